@@ -1,0 +1,1 @@
+"""The webhook side of Initless: istio-proxy and istio-validation, and nothing else, into pods."""
