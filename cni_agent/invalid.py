@@ -35,4 +35,4 @@ def shown(value: str) -> str:
     """
     if len(value) <= SHOWN:
         return ascii(value)
-    return f"{ascii(value[:SHOWN])}… ({len(value)} characters)"
+    return f"{value[:SHOWN]!a}… ({len(value)} characters)"

@@ -3,7 +3,7 @@
 The Istio name stands beside each. Nothing here is ours to change except the `initless.io/` annotations at the end.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 # Ports (pkg/config/constants, tools/istio-iptables/pkg/constants)
 OUTBOUND_PORT: Final = 15001  # ProxyPort, envoy-port
@@ -40,7 +40,11 @@ ISTIO_DROP: Final = "ISTIO_DROP"
 BUILT_IN_CHAINS: Final = frozenset({"INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"})
 
 # Native nftables tables, by the iptables table they stand for (tools/istio-nftables), in programming order
-NFT_TABLES: Final = {"nat": "istio-proxy-nat", "mangle": "istio-proxy-mangle", "raw": "istio-proxy-raw"}
+NFT_TABLES: Final[dict[Literal["nat", "mangle", "raw"], str]] = {
+    "nat": "istio-proxy-nat",
+    "mangle": "istio-proxy-mangle",
+    "raw": "istio-proxy-raw",
+}
 
 # Containers
 PROXY_CONTAINER: Final = "istio-proxy"  # ProxyContainerName

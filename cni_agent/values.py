@@ -112,8 +112,11 @@ def family(address_or_cidr: str) -> Literal[4, 6]:
 
 
 def is_loopback(prefix: str) -> bool:
-    """Whether the address part of a CIDR is loopback (127/8, ::1)."""
-    return ipaddress.ip_address(prefix.partition("/")[0]).is_loopback
+    """Whether the address part of a CIDR is loopback: 127/8, also in v4-mapped form as Go's netip has it, or ::1."""
+    address = ipaddress.ip_address(prefix.partition("/")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
 
 
 def loopback_cidr(text: str) -> str:
@@ -173,9 +176,7 @@ def unique(items: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _each(
-    text: str, read: Callable[[str], T], allowed: str, *, strict: bool, trim: bool = True
-) -> tuple[T, ...]:
+def _each(text: str, read: Callable[[str], T], allowed: str, *, strict: bool, trim: bool = True) -> tuple[T, ...]:
     """Reads a comma-separated list. Strict (annotations): an empty element is refused unless the whole is empty."""
     if text == "":
         return ()
