@@ -2,10 +2,14 @@
 
 One `Ruleset` feeds printing, programming, comparing and explaining. It is ordered as it is emitted; a rule with a
 position is inserted there (1 is the head of the chain), any other is appended.
+
+Its JSON form (`to_json`, `from_json`) is stable: these dataclasses, field by field, with `version` beside them.
 """
 
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from cni_agent.capture import Family
 
@@ -28,7 +32,7 @@ MatchKind = Literal[
 Verb = Literal[
     "return", "accept", "drop", "jump", "redirect", "tproxy", "set-mark", "save-mark", "restore-mark", "zone"
 ]
-Value = str | int | tuple[int, ...] | tuple[str, ...]
+Value = str | int | tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,18 @@ class Ruleset:
     families: tuple[Family, ...]
     rules: tuple[Rule, ...]
     tproxy: TproxyRoute | None = None
+    version: Literal[1] = 1  # of the JSON form
 
     def of_family(self, family: Family) -> tuple[Rule, ...]:
         """The rules that hold for one family."""
         return tuple(rule for rule in self.rules if rule.family in (None, family))
+
+
+def to_json(ruleset: Ruleset) -> bytes:
+    """The ruleset as JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(ruleset), indent=2)
+
+
+def from_json(text: bytes) -> Ruleset:
+    """The ruleset that `to_json` wrote. Raises `msgspec.ValidationError`, which names the path."""
+    return msgspec.json.decode(text, type=Ruleset)

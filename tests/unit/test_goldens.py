@@ -1,0 +1,35 @@
+"""The rules, word for word those of Istio, for every case of the conformance data."""
+
+from typing import Any
+
+import pytest
+
+from cni_agent.build import build
+from cni_agent.capture import Capture
+from cni_agent.flags import FLAGS, capture_from_flags
+from cni_agent.nft import nft_text
+from cni_agent.restore import restore_text
+from tests.conformance import cases, golden
+
+
+def capture_of(config: dict[str, Any]) -> Capture:
+    """The settings of a case, read as our own flags are."""
+    given = {}
+    for flag in FLAGS:
+        if flag.istio in config:
+            value = config[flag.istio]
+            given[flag.key] = str(value).lower() if isinstance(value, bool) else str(value)
+    resolvers = [*config["DNSServersV4"], *config["DNSServersV6"]]
+    return capture_from_flags(given, {}, ipv6=config["EnableIPv6"], resolvers=lambda: resolvers)
+
+
+@pytest.mark.parametrize("case", cases("iptables"))
+def test_restore_text_equals_istio_iptables(case: dict[str, Any]) -> None:
+    ruleset = build(capture_of(case["config"]))
+    text = "".join(restore_text(ruleset, family) for family in ruleset.families)
+    assert text.strip() == golden("iptables", case)
+
+
+@pytest.mark.parametrize("case", cases("nftables"))
+def test_nft_text_equals_istio_nftables(case: dict[str, Any]) -> None:
+    assert nft_text(build(capture_of(case["config"]), "nftables")).strip() == golden("nftables", case)
