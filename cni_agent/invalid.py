@@ -30,7 +30,7 @@ def shown(value: str) -> str:
 
     >>> shown("80,http")
     "'80,http'"
-    >>> shown("x" * 100_000)[-26:]
+    >>> shown("x" * 100_000)[-25:]
     "xxx'… (100000 characters)"
     """
     if len(value) <= SHOWN:

@@ -1,6 +1,6 @@
 """Reads a pod from a manifest, YAML or JSON, as people and `kubectl get -o yaml` write it."""
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -15,7 +15,7 @@ MAX_DEPTH: Final = 100  # levels of nesting; the deepest field of a Pod is at ab
 class _Loader(yaml.CSafeLoader):
     """YAML without dates: a timestamp stays the text that the API has for it."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, Any]]]] = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 -- as the base class has it
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
     }

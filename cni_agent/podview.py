@@ -67,7 +67,9 @@ def pod_view(pod: bytes | Mapping[str, Any]) -> PodView:
     try:
         wire = _DECODER.decode(pod) if isinstance(pod, bytes) else msgspec.convert(pod, _Pod)
     except msgspec.DecodeError as error:  # ValidationError, which names the path, is one too
-        raise Invalid([Violation("pod", str(error), "a Pod as the Kubernetes API gives it")]) from None
+        reason, _, path = str(error).rpartition(" - at ")
+        field = f"pod {path.strip('`')}" if reason else "pod"
+        raise Invalid([Violation(field, reason or path, "what the Kubernetes API has there")]) from None
     return view(wire)
 
 

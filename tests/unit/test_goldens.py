@@ -6,8 +6,10 @@ import pytest
 
 from cni_agent.build import build
 from cni_agent.capture import Capture
+from cni_agent.decision import decide
 from cni_agent.flags import FLAGS, capture_from_flags
 from cni_agent.nft import nft_text
+from cni_agent.podview import pod_view
 from cni_agent.restore import restore_text
 from tests.conformance import cases, golden
 
@@ -33,3 +35,12 @@ def test_restore_text_equals_istio_iptables(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("nftables"))
 def test_nft_text_equals_istio_nftables(case: dict[str, Any]) -> None:
     assert nft_text(build(capture_of(case["config"]), "nftables")).strip() == golden("nftables", case)
+
+
+@pytest.mark.parametrize("case", cases("plugin"))
+def test_rules_of_a_pod_equal_istio_cni(case: dict[str, Any]) -> None:
+    given = case["pod"]
+    lists = {key: given[key] for key in ("containers", "initContainers")}
+    capture = decide(pod_view({"metadata": given["metadata"], "spec": lists}), ipv6=False)
+    assert isinstance(capture, Capture)
+    assert restore_text(build(capture), 4).strip() == golden("plugin", case)
