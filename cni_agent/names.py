@@ -3,7 +3,11 @@
 The Istio name stands beside each. Nothing here is ours to change except the `initless.io/` annotations at the end.
 """
 
-from typing import Final, Literal
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # istio-validation imports this module in every pod, where `typing` would be half of its start
+    from typing import Final, Literal
 
 # Ports (pkg/config/constants, tools/istio-iptables/pkg/constants)
 OUTBOUND_PORT: Final = 15001  # ProxyPort, envoy-port
