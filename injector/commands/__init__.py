@@ -1,0 +1,1 @@
+"""The commands of `injector`, one module each. A module is imported only when its command runs."""

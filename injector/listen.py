@@ -1,0 +1,114 @@
+"""Listening sockets: one a worker on one port, bound before the workers start so that a busy port is said at once."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from cni_agent.invalid import Invalid, Violation
+from cni_agent.values import Refused, number
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
+MAX_CONNECTIONS: Final = 4096  # a worker's; the API server needs tens
+
+
+class Address(NamedTuple):
+    """HOST:PORT; an empty host means every address, IPv6 too where there is any."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(option: str, text: str) -> Address:
+    """Reads `:15017`, `127.0.0.1:15017` or `[::1]:15017`; raises `Invalid`."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    try:
+        if not colon or (":" in host and not bracketed):
+            raise Refused
+        return Address(host.strip("[]"), number(port, 0, 65535))
+    except Refused:
+        allowed = "HOST:PORT such as :15017, 127.0.0.1:15017 or [::1]:15017"
+        raise Invalid([Violation(option, text, allowed)]) from None
+
+
+def bind(option: str, address: Address, count: int) -> list[socket.socket]:
+    """`count` sockets on one port, bound but not yet listening; raises `Invalid` when the port cannot be had.
+
+    The kernel spreads connections over the sockets. They stay open in the parent: what queues up on the socket of a
+    worker that died waits there for its successor.
+    """
+    if count > 1 and address.port:
+        # SO_REUSEPORT would let us join the port of somebody else's process; a plain bind tells.
+        _bind(option, address, shared=False).close()
+    sockets = [_bind(option, address, shared=count > 1)]
+    for _ in range(count - 1):
+        sockets.append(_bind(option, address._replace(port=sockets[0].getsockname()[1]), shared=True))
+    return sockets
+
+
+def _bind(option: str, address: Address, *, shared: bool) -> socket.socket:
+    dual_stack = not address.host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual_stack or ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual_stack else 1)
+        bound.bind((address.host, address.port))
+    except OSError as error:
+        bound.close()
+        allowed = f"an address and port that can be bound ({error.strerror or error}); choose another one"
+        raise Invalid([Violation(option, str(address), allowed)]) from None
+    return bound
+
+
+class _TurnedAway(asyncio.Protocol):
+    """For the connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class Listener:
+    """A server on one socket: accepts until it is closed, then lets what was begun come to its end."""
+
+    def __init__(self, server: web.Server, accepting: asyncio.Server) -> None:
+        self._server = server
+        self._accepting = accepting
+
+    @classmethod
+    async def start(cls, server: web.Server, bound: socket.socket, tls: ssl.SSLContext | None = None) -> "Listener":
+        """Begins to accept on a bound socket."""
+
+        def connection() -> asyncio.Protocol:
+            if len(server.connections) < MAX_CONNECTIONS:
+                return server()
+            log.warning("connection refused: too many are open", extra={"limit": MAX_CONNECTIONS})
+            return _TurnedAway()
+
+        timeout = HANDSHAKE_TIMEOUT if tls else None
+        loop = asyncio.get_running_loop()
+        accepting = await loop.create_server(
+            connection, sock=bound, ssl=tls, ssl_handshake_timeout=timeout, backlog=BACKLOG
+        )
+        return cls(server, accepting)
+
+    async def close(self, timeout: float) -> None:
+        """Accepts no more, closes idle connections, and gives requests in progress `timeout` seconds."""
+        self._accepting.close()
+        self._server.pre_shutdown()
+        with contextlib.suppress(TimeoutError):
+            await self._server.shutdown(timeout)
