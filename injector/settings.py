@@ -1,8 +1,21 @@
-"""Everything the operator decides: chart values, mesh config and the injector's own options, read once."""
+"""Everything the operator decides: chart values, mesh config and the injector's own options, read once.
+
+The shapes are those that operators have: `values` and `config` of the ConfigMap `istio-sidecar-injector`, `mesh` of the
+ConfigMap `istio`. What is ours stands in the values under `initless` (see `defaults.VALUES`).
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from cni_agent.invalid import Invalid, Violation
+from cni_agent.values import Refused
+from injector import defaults, proxyconfig
+from injector.chart import Chart, Resources, read_chart, resources
+from injector.mesh import Mesh, read_mesh
+from injector.overlays import OUR_WAY, Overlays, read_overlays
+from injector.reader import Reader
+from injector.selectors import Selector, selector
 
 Compatibility = Literal["initless", "istio"]
 NativeSidecars = Literal["auto", "true", "false"]
@@ -15,6 +28,25 @@ class Settings:
     revision: str
     native_sidecars: NativeSidecars
     compatibility: Compatibility
+    chart: Chart
+    mesh: Mesh
+    policy: str
+    never_inject: tuple[Selector, ...]
+    always_inject: tuple[Selector, ...]
+    injected_annotations: Mapping[str, str]
+    default_templates: tuple[str, ...]
+    aliases: Mapping[str, tuple[str, ...]]
+    overlays: Overlays
+    hold_timeout: str  # as istio-validation takes it
+    validation_resources: Resources
+    seccomp_profile: Mapping[str, Any]
+    printed_config: str  # PROXY_CONFIG of a pod that says nothing about it
+    notes: tuple[str, ...] = field(default=())  # odd but usable; for the log
+
+    @property
+    def stock(self) -> bool:
+        """Whether the output is to be the stock injector's, weaknesses included."""
+        return self.compatibility == "istio"
 
 
 def load_settings(
@@ -26,5 +58,121 @@ def load_settings(
     compatibility: Compatibility = "initless",
     config: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Merges what was given over the defaults; raises `Invalid` with every violation."""
-    return Settings(revision=revision, native_sidecars=native_sidecars, compatibility=compatibility)
+    """Merges what was given over the defaults; raises `Invalid` with every violation.
+
+    `config` is the ConfigMap's key of that name; the values beside it are complete, so that resources they leave out
+    are meant to be absent.
+    """
+    given = dict(values or {})
+    merged = defaults.over(defaults.VALUES, given)
+    if revision not in ("", "default") and not given.get("revision"):
+        merged["revision"] = revision
+    if config is not None:
+        _keep_resources(merged, given)
+    read = Reader(merged, "values")
+    chart = read_chart(read)
+    read_of_mesh = Reader(defaults.over(defaults.MESH, dict(mesh or {})), "mesh")
+    meshed = read_mesh(read_of_mesh, _discovery_address(chart) if config is None else _CODE_ADDRESS)
+    policy = Reader(config if config is not None else _config(merged), "config" if config is not None else "values")
+    settings = _settings(read, policy, chart, meshed, revision, native_sidecars, compatibility)
+    violations = [*read.violations, *read_of_mesh.violations, *policy.violations]
+    if violations:
+        raise Invalid(violations)
+    return settings
+
+
+_CODE_ADDRESS = str(proxyconfig.CODE_DEFAULTS["discoveryAddress"])
+
+
+def _discovery_address(chart: Chart) -> str:
+    """Where the chart's own mesh ConfigMap would point."""
+    suffix = f"-{chart.revision}" if chart.revision else ""
+    return f"istiod{suffix}.{chart.istio_namespace}.svc:15012"
+
+
+def _keep_resources(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
+    written = Reader(given, "values").raw("global.proxy.resources")
+    if written is not None:
+        merged["global"]["proxy"]["resources"] = written
+
+
+def _config(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """The ConfigMap's `config` as the chart would make it from the values."""
+    proxy = merged.get("global", {}).get("proxy", {})
+    webhook = merged.get("sidecarInjectorWebhook", {})
+    return {**webhook, "policy": proxy.get("autoInject"), "templates": {}}
+
+
+def _settings(
+    read: Reader,
+    policy: Reader,
+    chart: Chart,
+    mesh: Mesh,
+    revision: str,
+    native_sidecars: NativeSidecars,
+    compatibility: Compatibility,
+) -> Settings:
+    notes: list[str] = []
+    overlays, wrong = read_overlays(read.texts("sidecarInjectorWebhook.templates"), policy.texts("templates"))
+    for name, allowed in wrong.items():
+        policy.refuse(f"templates.{name}", "", allowed)
+    aliases = {name: _words(policy, f"aliases.{name}", value) for name, value in policy.mapping("aliases").items()}
+    templates = policy.words("defaultTemplates") or ("sidecar",)
+    for template in (name for alias in templates for name in aliases.get(alias, (alias,))):
+        if overlays.refusal(template) and template not in wrong:
+            policy.refuse("defaultTemplates", template, OUR_WAY if template in overlays.go else _known(overlays))
+    if read.raw("pilot.cni.enabled") is False:
+        notes.append("values.pilot.cni.enabled is false: ignored, pods get istio-validation and no istio-init")
+    return Settings(
+        revision=revision or "default",
+        native_sidecars=native_sidecars,
+        compatibility=compatibility,
+        chart=chart,
+        mesh=mesh,
+        policy=policy.text("policy"),
+        never_inject=_selectors(policy, "neverInjectSelector", notes),
+        always_inject=_selectors(policy, "alwaysInjectSelector", notes),
+        injected_annotations=policy.texts("injectedAnnotations"),
+        default_templates=templates,
+        aliases=aliases,
+        overlays=overlays,
+        hold_timeout=read.read("initless.holdTimeout", _timeout, "600s"),
+        validation_resources=read.read("initless.validation.resources", resources, {}),
+        seccomp_profile=chart.seccomp_profile or read.mapping("initless.seccompProfile"),
+        printed_config=proxyconfig.printed(mesh.default_config),
+        notes=tuple(notes),
+    )
+
+
+def _known(overlays: Overlays) -> str:
+    return (overlays.refusal("") or "").partition("; ")[2]
+
+
+def _words(policy: Reader, path: str, written: Any) -> tuple[str, ...]:
+    if not isinstance(written, list) or not all(isinstance(word, str) for word in written):
+        policy.violations.append(Violation(path, str(written), "a list of template names"))
+        return ()
+    return tuple(written)
+
+
+def _timeout(written: Any) -> str:
+    if not isinstance(written, str):
+        raise Refused("a duration such as 10m")
+    text = proxyconfig.duration(written)
+    if proxyconfig.seconds(text) < 1:
+        raise Refused("a duration of at least 1s")
+    return text
+
+
+def _selectors(policy: Reader, path: str, notes: list[str]) -> tuple[Selector, ...]:
+    """An invalid selector is passed over, as in Istio: it must not stop every other pod. An empty one never matches."""
+    kept = []
+    for written in policy.items(path):
+        try:
+            requirements = selector(written)
+        except Refused as refused:
+            notes.append(f"config.{path}: a selector is passed over; expected {refused}")
+            continue
+        if requirements:
+            kept.append(requirements)
+    return tuple(kept)
