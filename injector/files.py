@@ -1,7 +1,7 @@
 """Notices that mounted files changed: the kubelet's symlink swap, an editor's rename, a plain rewrite.
 
 By asking, not by inotify: the kubelet replaces the `..data` symlink above the files, so a watch on the file sees
-nothing, and some volume drivers report no events at all. One stat a second per file is cheaper than being wrong.
+nothing, and some volume drivers report no events at all. A few stats a second are cheaper than being wrong.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-INTERVAL: Final = 1.0  # seconds
+INTERVAL: Final = 0.25  # seconds
 
 Signature = tuple[tuple[int, ...] | None, ...]
 

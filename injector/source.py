@@ -149,15 +149,13 @@ class FileSource:
         self._paths = {key: path for key, path in given.items() if path is not None}
 
     def read(self) -> Documents:
-        """Raises `Invalid` naming the file that cannot be read."""
-        texts: dict[str, str] = {}
-        for key, path in self._paths.items():
-            try:
-                with open(path, encoding="utf-8") as file:
-                    texts[key] = file.read(MAX_TEXT + 1)
-            except (OSError, UnicodeDecodeError) as error:
-                raise Invalid([Violation(f"--{key}", path, f"a readable UTF-8 file ({error})")]) from None
-        return Documents(**texts, names=self._paths)
+        """Raises `Invalid` naming the file that cannot be read. Files that change meanwhile are read again."""
+        paths = list(self._paths.values())
+        while True:
+            before = files.signature(paths)
+            texts = {key: _text(key, path) for key, path in self._paths.items()}
+            if files.signature(paths) == before:  # else some could be from before a symlink swap, some from after
+                return Documents(**texts, names=self._paths)
 
     async def watch(self, changed: Callable[[], None], interval: float = files.INTERVAL) -> None:
         """Calls `changed` whenever a file changed, forever."""
@@ -185,3 +183,11 @@ class FileSource:
             current.refuse(str(error))
         else:
             await current.offer(documents)
+
+
+def _text(key: str, path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(MAX_TEXT + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid([Violation(f"--{key}", path, f"a readable UTF-8 file ({error})")]) from None

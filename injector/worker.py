@@ -90,7 +90,11 @@ class Worker:
             protocol_factory(webhook.handle), self._webhook_socket, self._certificate.serving.context
         )
         self._row["ready"] = 1
-        log.info("serving", extra={"worker": self._number, "port": self._webhook_socket.getsockname()[1]})
+        ports = {
+            "port": self._webhook_socket.getsockname()[1],
+            "metrics_port": self._monitoring_socket.getsockname()[1],
+        }
+        log.info("serving", extra={"worker": self._number, **ports})
         try:
             await stopping.wait()
             self._draining = webhook.draining = True
