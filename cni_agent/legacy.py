@@ -1,10 +1,286 @@
+"""Brings a namespace's legacy tables from whatever they hold to a minted ruleset, or to nothing of ours.
+
+The kernel swaps one table of one family in one step, and that is all it offers: a ruleset of several tables, or of two
+families, needs several steps. Each step is safe by itself, since it takes a whole table from old to new. They are done
+back to back with everything prepared before; IPv4's nat table, where istio-validation looks, comes last, so a pod does
+not start on half of them. Killed in between, a namespace holds some tables of the old and some of the new ruleset,
+until the next apply, which compares them table by table, mends it.
+"""
+
+import errno
+import fcntl
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from cni_agent import xtables, xtables_socket
+from cni_agent.capture import Family
 from cni_agent.differences import Difference
+from cni_agent.failure import KernelRefused, NotAsWritten
+from cni_agent.holdings import (
+    Held,
+    HeldChain,
+    HeldRule,
+    Place,
+    Texts,
+    WantedChain,
+    differences,
+    holds_ours,
+    is_ours,
+    ours,
+)
 from cni_agent.inside import Inside
+from cni_agent.names import NFT_TABLES
+
+Outcome = Literal["applied", "replaced", "unchanged"]
+TableKey = tuple[Family, str]
+ORDER: Final[tuple[TableKey, ...]] = ((6, "raw"), (6, "mangle"), (6, "nat"), (4, "raw"), (4, "mangle"), (4, "nat"))
+ATTEMPTS: Final = 5
+LOCK_WAIT: Final = 1.0  # seconds
+FAMILY_NAMES: Final[dict[Family, str]] = {4: "ip", 6: "ip6"}
 
 
-def clear(inside: Inside) -> bool:
-    return False
+class MintedTable(NamedTuple):
+    """One table as it should be, and how to see at a glance that it is."""
+
+    chains: xtables.Chains
+    block: xtables.Block
+    fixed: struct.Struct
+    expected: tuple[bytes, ...]
+
+    def matches(self, block: xtables.Block) -> bool:
+        """Whether a table holds this, and nothing else at all."""
+        return len(block.entries) == self.fixed.size and self.fixed.unpack(block.entries) == self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyStamp:
+    """A minted ruleset for the legacy tables."""
+
+    tables: dict[TableKey, MintedTable]
+    texts: Texts
+    heads: dict[Place, int]
+
+    def wanted(self, key: TableKey) -> dict[Place, WantedChain]:
+        """For comparing chain by chain; nothing for a table that this ruleset does not use."""
+        table = self.tables.get(key)
+        return {
+            where: WantedChain(chain.policy, [rule.key for rule in chain.rules], self.texts.get(where, ()))
+            for where, chain in (_places(key, table.chains) if table else ())
+        }
+
+
+class Step(NamedTuple):
+    """The swap of one table."""
+
+    key: TableKey
+    old: xtables.Block
+    new: xtables.Block
+    counters: list[bytes]
+
+
+def minted_table(block: xtables.Block, family: Family) -> MintedTable:
+    """A table read from the kernel, as something to recognise."""
+    form, at = ["="], 0
+    for start, end in xtables.variable_spans(block, family):
+        form.append(f"{start - at}s{end - start}x")
+        at = end
+    fixed = struct.Struct("".join(form) + f"{len(block.entries) - at}s")
+    return MintedTable(xtables.parse(block, family), block, fixed, fixed.unpack(block.entries))
+
+
+def apply(inside: Inside, stamp: LegacyStamp) -> Outcome:
+    """Makes the legacy tables hold the stamp, and reads back what was written."""
+    with _locked(inside) as sockets:
+        for _ in range(ATTEMPTS):
+            steps, had_ours = _steps(_read(inside, sockets, set(stamp.tables)), stamp)
+            if not steps:
+                return "unchanged"
+            if _swap(sockets, steps):
+                _verify(sockets, stamp)
+                return "replaced" if had_ours else "applied"
+    raise _outrun()
+
+
+def check(inside: Inside, stamp: LegacyStamp, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
+    """What differs from the stamp; no table is created by looking."""
+    found: list[Difference] = []
+    with _locked(inside) as sockets:
+        existing = _read(inside, sockets, set())
+        for key in reversed(ORDER):
+            block, table = existing.get(key), stamp.tables.get(key)
+            if block is None or table is None or not table.matches(block):
+                held = _held(key, xtables.parse(block, key[0])) if block else {}
+                found += differences(stamp.wanted(key), held, texts)
+    return tuple(found)
 
 
 def leftovers(inside: Inside) -> tuple[Difference, ...]:
-    return ()
+    """What is ours in the legacy tables of a namespace that should have it elsewhere."""
+    if not any(inside.legacy_tables.values()):
+        return ()
+    with _locked(inside) as sockets:
+        return tuple(
+            Difference("extra", f"legacy {FAMILY_NAMES[family]} {table}", "rules of the iptables-legacy backend")
+            for (family, table), block in _read(inside, sockets, set()).items()
+            if holds_ours(_held((family, table), xtables.parse(block, family)))
+        )
+
+
+def clear(inside: Inside) -> bool:
+    """Takes away all that is ours. Whether there was anything."""
+    if not any(inside.legacy_tables.values()):
+        return False
+    nothing = LegacyStamp({}, {}, {})
+    with _locked(inside) as sockets:
+        for _ in range(ATTEMPTS):
+            steps, _ = _steps(_read(inside, sockets, set()), nothing)
+            if not steps:
+                return False
+            if _swap(sockets, list(reversed(steps))):
+                return True
+    raise _outrun()
+
+
+Sockets = Callable[[Family], socket.socket]
+
+
+@contextmanager
+def _locked(inside: Inside) -> Iterator[Sockets]:
+    """Sockets by family, opened when needed, while we hold the lock that Istio's tools take for a pod: its namespace.
+
+    Any process of the pod could hold it for ever, so it is waited for briefly and then done without. The kernel
+    refuses a swap if the table changed its size since it was read.
+    """
+    with ExitStack() as stack:
+        deadline = time.monotonic() + LOCK_WAIT
+        while not _lock(inside.netns.fd) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stack.callback(fcntl.flock, inside.netns.fd, fcntl.LOCK_UN)
+        opened: dict[Family, socket.socket] = {}
+
+        def of_family(family: Family) -> socket.socket:
+            if family not in opened:
+                opened[family] = stack.enter_context(inside.raw_socket(family))
+            return opened[family]
+
+        yield of_family
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(inside: Inside, sockets: Sockets, wanted: set[TableKey]) -> dict[TableKey, xtables.Block]:
+    """The tables that exist, and those that are wanted, in the order of writing."""
+    there = {(family, table) for family, tables in inside.legacy_tables.items() for table in tables}
+    return {
+        key: xtables_socket.read(sockets(key[0]), *key)
+        for key in ORDER
+        if key in wanted or (key in there and key[1] in NFT_TABLES)
+    }
+
+
+def _steps(existing: dict[TableKey, xtables.Block], stamp: LegacyStamp) -> tuple[list[Step], bool]:
+    """The swaps that lead to the stamp, and whether there was anything of ours."""
+    steps: list[Step] = []
+    had_ours = False
+    for key, block in existing.items():
+        table = stamp.tables.get(key)
+        if table and table.matches(block):
+            had_ours = True
+            continue
+        chains = xtables.parse(block, key[0])
+        held = _held(key, chains)
+        had_ours |= holds_ours(held)
+        if not differences(stamp.wanted(key), held, dict):
+            continue
+        if table and all(chain.policy == "ACCEPT" and not chain.rules for chain in chains.values()):
+            steps.append(Step(key, block, table.block, []))
+        else:
+            merged = _merged(key, chains, stamp)
+            new = xtables.compile_block(merged, key[0])
+            steps.append(Step(key, block, new, xtables.counters_of(merged)))
+    return steps, had_ours
+
+
+def _merged(key: TableKey, current: xtables.Chains, stamp: LegacyStamp) -> xtables.Chains:
+    """The table with our rules in it instead of the old ones, and everything else as it is."""
+    wanted = stamp.tables[key].chains if key in stamp.tables else {}
+    merged: xtables.Chains = {}
+    for where, chain in _places(key, current):
+        if is_ours(where):
+            continue
+        new = wanted.get(where.chain)
+        merged[where.chain] = xtables.Chain(
+            new.policy if new else chain.policy,
+            _shared_rules(where, chain, new.rules if new else [], stamp.heads.get(where, 0)),
+        )
+    merged |= {name: chain for name, chain in wanted.items() if name not in merged}
+    # libiptc keeps chains of users in the order of their names, and so do we
+    return dict(sorted(merged.items(), key=lambda item: (item[1].policy is None, item[0] * (item[1].policy is None))))
+
+
+def _shared_rules(where: Place, chain: xtables.Chain, new: list[xtables.Entry], at_head: int) -> list[xtables.Entry]:
+    """A chain that we share with others: our new rules at the place of the old, or where iptables-restore puts them."""
+    held = HeldChain(chain.policy, [HeldRule(rule.key, rule.marked, rule.jump) for rule in chain.rules])
+    old = ours(where, held, [rule.key for rule in new])
+    kept: list[xtables.Entry] = []
+    for index, rule in enumerate(chain.rules):
+        if old and index == old[-1]:
+            kept += new[at_head:]
+        if index not in old:
+            kept.append(rule)
+    return new[:at_head] + kept + ([] if old else new[at_head:])
+
+
+def _swap(sockets: Sockets, steps: list[Step]) -> bool:
+    """Does all steps; when one is refused, puts back what the others took away. False if another writer was first."""
+    done: list[Step] = []
+    try:
+        for step in steps:
+            family, table = step.key
+            xtables_socket.replace(sockets(family), family, table, step.new, step.old.number)
+            done.append(step)
+            if any(map(any, step.counters)):
+                xtables_socket.add_counters(sockets(family), family, table, step.counters)
+    except KernelRefused as error:
+        for step in reversed(done):
+            xtables_socket.replace(sockets(step.key[0]), *step.key, step.old, step.new.number)
+        if error.errno == errno.EAGAIN:
+            return False
+        raise
+    return True
+
+
+def _verify(sockets: Sockets, stamp: LegacyStamp) -> None:
+    for key, table in stamp.tables.items():
+        block = xtables_socket.read(sockets(key[0]), *key)
+        if not table.matches(block):
+            left = differences(stamp.wanted(key), _held(key, xtables.parse(block, key[0])), dict)
+            if left:
+                raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
+
+
+def _places(key: TableKey, chains: xtables.Chains) -> Iterator[tuple[Place, xtables.Chain]]:
+    for name, chain in chains.items():
+        yield Place(FAMILY_NAMES[key[0]], key[1], name), chain
+
+
+def _held(key: TableKey, chains: xtables.Chains) -> Held:
+    return {
+        where: HeldChain(chain.policy, [HeldRule(rule.key, rule.marked, rule.jump) for rule in chain.rules])
+        for where, chain in _places(key, chains)
+    }
+
+
+def _outrun() -> KernelRefused:
+    return KernelRefused("busy", "another program keeps changing the legacy tables of this namespace", errno.EAGAIN)

@@ -20,7 +20,6 @@ from cni_agent.names import BUILT_IN_CHAINS
 from cni_agent.netlink import Channel, refused
 from cni_agent.netns import Netns
 from cni_agent.rules import Ruleset
-from cni_agent.runner import run
 from cni_agent.stamp import Layout, Stamp, StampedRule, place
 
 CAPACITY: Final = 128  # distinct rulesets kept; a node's pods share a handful
@@ -67,7 +66,8 @@ def mint_stamp(ruleset: Ruleset, write: Callable[[Netns], None], texts: Callable
         _prove_same(objects, nf.read(inside.firewall, lambda _: True))
         layouts = tuple(_layouts(inside.firewall, objects))
     rules = {key: tuple(_stamped(key, objects, lines.get(place(key), ()))) for key in objects.chains}
-    return Stamp(objects.tables, objects.chains, rules, _heads(ruleset), tuple(parts), batch, layouts)
+    at_head = {(FAMILIES[family], table, chain): count for (family, table, chain), count in heads(ruleset).items()}
+    return Stamp(objects.tables, objects.chains, rules, at_head, tuple(parts), batch, layouts)
 
 
 def saved_texts(save: Callable[[Family], str], families: tuple[Family, ...]) -> dict[Place, list[str]]:
@@ -100,11 +100,6 @@ def listed_texts(listing: str) -> dict[Place, list[str]]:
             rule = re.sub(r"counter packets \d+ bytes \d+", "counter", line)
             found.setdefault(Place(family, table, chain), []).append(rule)
     return found
-
-
-def run_in(netns: Netns, *command: str, text: str = "") -> str:
-    """Runs a tool that reads `text`."""
-    return run(command, netns=netns, text=text)
 
 
 def _parts(objects: nf.Objects) -> Iterator[bytes]:
@@ -155,10 +150,10 @@ def _layouts(channel: Channel, objects: nf.Objects) -> Iterator[Layout]:
         yield Layout.of(kind, request, channel.dump(kind, request))
 
 
-def _heads(ruleset: Ruleset) -> dict[nf.ChainKey, int]:
-    """Istio inserts rules of built-in chains at position 1, so as many as there are stand at the head."""
+def heads(ruleset: Ruleset) -> Counter[tuple[Family, str, str]]:
+    """How many rules stand at the head of a built-in chain: Istio inserts them at position 1."""
     return Counter(
-        (FAMILIES[family], rule.table, rule.chain)
+        (family, rule.table, rule.chain)
         for family in ruleset.families
         for rule in ruleset.of_family(family)
         if rule.position is not None and rule.chain in BUILT_IN_CHAINS

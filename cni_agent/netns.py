@@ -100,6 +100,10 @@ class Netns:
         except OSError as error:
             raise _unopenable(self.name, error) from None
 
+    def lock_environment(self) -> dict[str, str]:
+        """Makes legacy iptables lock this namespace instead of the whole node."""
+        return {"XTABLES_LOCKFILE": f"/proc/{os.getpid()}/fd/{self.fd}"}
+
     def close(self) -> None:
         """Closes the descriptor; a second call does nothing."""
         descriptor, self.fd = self.fd, -1

@@ -14,7 +14,7 @@ from cni_agent import nf_changes
 from cni_agent import nf_tables as nf
 from cni_agent.differences import Difference
 from cni_agent.failure import Failure, KernelRefused, NotAsWritten
-from cni_agent.holdings import Texts, differences, holds_ours
+from cni_agent.holdings import Texts, differences, holds_ours, is_ours, ours
 from cni_agent.netlink import Channel, refused
 from cni_agent.stamp import Stamp
 from cni_agent.transition import concerns_us, held, transition
@@ -67,6 +67,13 @@ def clear(channel: Channel) -> bool:
                 raise NotAsWritten("not-as-written", "rules of ours are still there after they were removed")
             return True
     raise _outrun()
+
+
+def leftovers(channel: Channel) -> tuple[Difference, ...]:
+    """What is ours in nf_tables of a namespace that should have it elsewhere."""
+    holding = held(_read(channel))
+    tables = dict.fromkeys(where[:2] for where, chain in holding.items() if is_ours(where) or ours(where, chain))
+    return tuple(Difference("extra", " ".join(table), "rules of another backend") for table in tables)
 
 
 def _commit(channel: Channel, batch: nf_changes.Batch, generation: int) -> bool:

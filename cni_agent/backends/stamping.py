@@ -1,0 +1,63 @@
+"""What the two backends that live in nf_tables have in common: all but the words of their tool."""
+
+from abc import ABC, abstractmethod
+
+from cni_agent import legacy, routes, transaction
+from cni_agent.backends import Outcome
+from cni_agent.differences import Difference
+from cni_agent.failure import Failure
+from cni_agent.holdings import Texts
+from cni_agent.inside import Inside
+from cni_agent.mint import Mint, mint_stamp
+from cni_agent.netns import Netns
+from cni_agent.rules import Ruleset
+from cni_agent.stamp import Stamp
+
+
+class StampingBackend(ABC):
+    """`apply`, `check` and `remove` of `cni_agent.backends.Backend`."""
+
+    def __init__(self) -> None:
+        self._mint = Mint(self._minted)
+
+    @abstractmethod
+    def _write(self, netns: Netns, ruleset: Ruleset) -> None:
+        """Has the tool write a ruleset into an empty namespace."""
+
+    @abstractmethod
+    def _texts(self, netns: Netns, ruleset: Ruleset) -> Texts:
+        """The rules of a namespace in the tool's own words."""
+
+    def _minted(self, ruleset: Ruleset) -> Stamp:
+        return mint_stamp(
+            ruleset,
+            write=lambda netns: self._write(netns, ruleset),
+            texts=lambda netns: self._texts(netns, ruleset),
+        )
+
+    def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
+        """See `Backend`. New rules first, then leftovers of the legacy tables: never a moment without."""
+        stamp = self._mint(ruleset)
+        with Inside(netns) as inside:
+            added = routes.ensure(inside.routes, ruleset)
+            try:
+                outcome = transaction.apply(inside.firewall, stamp)
+            except Failure:
+                routes.undo(inside.routes, added)
+                raise
+            dropped = [legacy.clear(inside), routes.drop_others(inside.routes, ruleset)]
+        return "replaced" if any(dropped) or (added and outcome == "unchanged") else outcome
+
+    def check(self, netns: Netns, ruleset: Ruleset) -> tuple[Difference, ...]:
+        """See `Backend`."""
+        stamp = self._mint(ruleset)
+        with Inside(netns) as inside:
+            found = transaction.check(inside.firewall, stamp, lambda: self._texts(netns, ruleset))
+            return found + legacy.leftovers(inside) + routes.differences(inside.routes, ruleset)
+
+    def remove(self, netns: Netns) -> bool:
+        """See `Backend`."""
+        with Inside(netns) as inside:
+            return any(
+                [transaction.clear(inside.firewall), legacy.clear(inside), routes.drop_others(inside.routes, None)]
+            )
