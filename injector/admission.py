@@ -1,14 +1,21 @@
 """One AdmissionReview in, one out: never an exception, whatever the bytes."""
 
+import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from cni_agent.invalid import Invalid
+from injector.decision import decide
 from injector.facts import NO_FACTS, ClusterFacts
+from injector.inject import inject
+from injector.pod import Metadata, Pod, Spec
 from injector.settings import Settings
 
 Outcome = Literal["success", "skip", "failure"]
+_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +27,103 @@ class Answer:
     reason: str
 
 
-class _Request(msgspec.Struct):
-    uid: str = ""
+class _Request(msgspec.Struct, frozen=True):
+    uid: str | None = None
+    namespace: str | None = None
+    object: Pod | None = None
 
 
-class _Review(msgspec.Struct):
-    apiVersion: str = ""
-    kind: str = ""
+class _Review(msgspec.Struct, frozen=True):
+    apiVersion: str | None = None
+    kind: str | None = None
     request: _Request | None = None
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """The same, for a review whose pod cannot be read: the answer still needs its uid."""
+
+    class Request(msgspec.Struct, frozen=True):
+        uid: str | None = None
+
+    apiVersion: str | None = None
+    kind: str | None = None
+    request: Request | None = None
+
+
+_REVIEW = msgspec.json.Decoder(_Review)
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_ENCODER = msgspec.json.Encoder()
 
 
 def review(body: bytes, settings: Settings, path: str, facts: ClusterFacts = NO_FACTS) -> Answer:
     """Answers one request; `path` is the decoded URL path."""
     try:
-        asked = msgspec.json.decode(body, type=_Review)
-    except msgspec.DecodeError as error:
-        reply = {"response": {"uid": "", "allowed": False, "status": {"message": str(error)}}}
-        return Answer(msgspec.json.encode(reply), "failure", "undecodable")
-    uid = asked.request.uid if asked.request else ""
-    answer = {"apiVersion": asked.apiVersion, "kind": asked.kind, "response": {"uid": uid, "allowed": True}}
-    return Answer(msgspec.json.encode(answer), "skip", "policy")
+        asked = _REVIEW.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _unreadable(body, str(error))
+    if asked.kind != "AdmissionReview" or asked.apiVersion not in _VERSIONS:
+        sentence = f"expected an AdmissionReview of {' or '.join(_VERSIONS)}"
+        return _answer({}, "failure", "not-a-review", {"allowed": False, "status": {"message": sentence}}, "")
+    request = asked.request
+    envelope = {"kind": asked.kind, "apiVersion": asked.apiVersion}
+    if request is None or request.object is None:
+        sentence = "the review has no request" if request is None else "the request has no object"
+        return _failure(envelope, request.uid if request else "", "no-object", sentence)
+    return _pod(body, request, request.object, envelope, settings, path, facts)
+
+
+def _pod(
+    body: bytes,
+    request: _Request,
+    pod: Pod,
+    envelope: Mapping[str, Any],
+    settings: Settings,
+    path: str,
+    facts: ClusterFacts,
+) -> Answer:
+    metadata, spec = pod.metadata or Metadata(), pod.spec or Spec()
+    namespace = metadata.namespace or request.namespace or ""
+    labels = {key: value or "" for key, value in (metadata.labels or {}).items()}
+    annotations = {key: value or "" for key, value in (metadata.annotations or {}).items()}
+    decision = decide(settings, spec.hostNetwork is True, namespace, labels, annotations)
+    said = [decision.warning] if decision.warning else []
+    if not decision.inject:
+        return _answer(envelope, "skip", decision.reason, {"allowed": True}, request.uid, said)
+
+    def whole() -> dict[str, Any]:
+        decoded: dict[str, Any] = msgspec.json.decode(body)["request"]["object"]
+        return decoded
+
+    try:
+        injection = inject(pod, whole, settings, facts, namespace=namespace, path=path)
+    except Invalid as invalid:
+        return _failure(envelope, request.uid, "invalid", f"failed to run injection template: {invalid}")
+    patch = base64.b64encode(_ENCODER.encode(injection.patch)).decode()
+    response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
+    return _answer(envelope, "success", decision.reason, response, request.uid, [*said, *injection.warnings])
+
+
+def _unreadable(body: bytes, sentence: str) -> Answer:
+    try:
+        envelope = _ENVELOPE.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _answer({}, "failure", "undecodable", {"allowed": False, "status": {"message": sentence}}, "")
+    uid = envelope.request.uid if envelope.request else ""
+    return _failure({"kind": envelope.kind, "apiVersion": envelope.apiVersion}, uid, "undecodable", sentence)
+
+
+def _failure(envelope: Mapping[str, Any], uid: str | None, reason: str, sentence: str) -> Answer:
+    response = {"allowed": False, "status": {"message": sentence}}
+    return _answer(envelope, "failure", reason, response, uid)
+
+
+def _answer(
+    envelope: Mapping[str, Any],
+    outcome: Outcome,
+    reason: str,
+    response: Mapping[str, Any],
+    uid: str | None,
+    said: list[str] | None = None,
+) -> Answer:
+    reply = {**envelope, "response": {"uid": uid or "", **response, **({"warnings": said} if said else {})}}
+    return Answer(_ENCODER.encode(reply), outcome, reason)

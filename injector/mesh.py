@@ -32,7 +32,8 @@ class Mesh:
 
 def read_mesh(read: Reader, discovery_address: str) -> Mesh:
     """Reads a mesh config that was merged over the defaults; what is wrong is in `read.violations`."""
-    written = read.read("defaultConfig", proxyconfig.read, {})
+    nothing: ProxyConfig = {}
+    written = read.read("defaultConfig", proxyconfig.read, nothing)
     config = proxyconfig.layered([CODE_DEFAULTS, {"discoveryAddress": discovery_address}, written])
     for sentence in proxyconfig_check.violations(config):
         read.refuse("defaultConfig", "", sentence)

@@ -145,7 +145,7 @@ def _settings(
 
 
 def _known(overlays: Overlays) -> str:
-    return (overlays.refusal("") or "").partition("; ")[2]
+    return (overlays.refusal("") or "").partition("; have ")[2]
 
 
 def _words(policy: Reader, path: str, written: Any) -> tuple[str, ...]:

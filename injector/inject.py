@@ -1,0 +1,276 @@
+"""One pod in, one patch out: the order of the work (injectPod of the stock injector), without I/O."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cni_agent import names
+from cni_agent.invalid import Invalid, Violation
+from cni_agent.values import Refused
+from injector import annotations as known
+from injector import openshift, prometheus, urlpath, warnings
+from injector.draft import CONTAINER_LISTS, Draft, ListName, Slot
+from injector.effective import effective, hold
+from injector.environment import Variable, variable
+from injector.facts import ClusterFacts
+from injector.golang import compact_json
+from injector.identity import identity
+from injector.merge import merged
+from injector.native import cluster_native, rendered_native, stated_native
+from injector.ordering import order
+from injector.overrides import Overrides, align_ids, relocate
+from injector.patch import Operation, operations
+from injector.pod import Container, Metadata, Pod, Spec, container
+from injector.previous import Previous, previous, take_out
+from injector.rewrite import Rewrite, rewrite
+from injector.settings import Settings
+from injector.templates import rendered
+from injector.workload import Workload
+
+_NETWORK_LABEL = "topology.istio.io/network"
+_EMPTY = Pod(metadata=Metadata(), spec=Spec())
+# What a proxy has by template or not at all: an earlier injection's must not outlive it
+_BY_TEMPLATE_ONLY = ("lifecycle", "startupProbe", "readinessProbe", "restartPolicy")
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """The patch, and what the pod's owner should hear about it."""
+
+    patch: list[Operation]
+    warnings: list[str]
+
+
+def inject(
+    pod: Pod,
+    whole: Callable[[], dict[str, Any]],
+    settings: Settings,
+    facts: ClusterFacts,
+    *,
+    namespace: str,
+    path: str,
+) -> Injection:
+    """Injects a pod that was decided for. Raises `Invalid` when something in the pod is not allowed."""
+    try:
+        return _Injector(pod, whole, settings, facts, namespace, path).run()
+    except Refused as refused:
+        raise Invalid([Violation("pod", "", str(refused))]) from None
+
+
+class _Injector:
+    """The state of one injection. Each step is a method; `run` is their order."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        whole: Callable[[], dict[str, Any]],
+        settings: Settings,
+        facts: ClusterFacts,
+        namespace: str,
+        path: str,
+    ) -> None:
+        self.pod = pod
+        self.settings = settings
+        self.facts = facts
+        self.namespace = namespace
+        self.draft = Draft(pod, whole)
+        self.template = Draft(_EMPTY, dict)  # the templates alone, for the names that they define
+        self.labels = self.draft.labels  # as they came: a draft gets new ones
+        self.annotations = self.draft.annotations
+        known.check(self.annotations, stock=settings.stock)
+        self.before = previous(self.annotations)
+        self.taken: dict[str, tuple[ListName, Slot]] = {}
+        if not settings.stock:
+            self.taken = take_out(self.draft, self.before)
+        self.variables = self._variables(path)
+
+    def run(self) -> Injection:
+        """The whole of it."""
+        if self.settings.chart.openshift:
+            self._forget_assigned_ids()
+        spec = self.pod.spec or Spec()
+        cluster = cluster_native(self.settings, self.facts, spec.nodeName or "")
+        workload = self._workload(rendered_native(cluster, self.annotations))
+        overrides = Overrides(self.draft, self.before, stock=self.settings.stock)
+        native = stated_native(cluster, self.annotations) if self.settings.stock else workload.native
+        for name in self._templates():
+            self._merge(name, workload, overrides, native)
+        overrides.reapply(self.template)
+        tproxy = "TPROXY" in (
+            workload.config.get("interceptionMode"),
+            self.draft.annotations.get(names.INTERCEPTION_MODE),
+        )
+        align_ids(self.draft, overrides.proxy(), tproxy=tproxy, stock=self.settings.stock)
+        self._metrics()
+        rewritten = rewrite(self.draft, self.settings, self._table_before())
+        self._probe_table(rewritten)
+        self._mark()
+        self._carry_over()
+        before_app = self.annotations.get(names.CAPTURE_POINT) == "before-app"
+        order(self.draft, hold=hold(self.settings, self.annotations), before_app=before_app)
+        patch = operations(self.pod, self.draft, rewritten.edits)
+        said = warnings.of_injection(self.pod, self.draft, workload, self.before, rewritten.unknown_ports)
+        return Injection(patch, said)
+
+    def _variables(self, path: str) -> dict[str, str]:
+        """Cluster, network and whatever else the URL sets; the pod's own label is the last word on its network."""
+        variables = urlpath.variables(path)
+        chart = self.settings.chart
+        cluster = variables.get(urlpath.CLUSTER) or chart.cluster
+        network = variables.get(urlpath.NETWORK) or chart.network
+        network = self.labels.get(_NETWORK_LABEL, network)
+        if cluster:
+            variables[urlpath.CLUSTER] = cluster
+        if network:
+            variables[urlpath.NETWORK] = network
+        return variables
+
+    def _forget_assigned_ids(self) -> None:
+        """OpenShift gives every container the same user; on istio-proxy that is no wish of anybody's."""
+        place = self.draft.find(names.PROXY_CONTAINER)
+        if place is None:
+            return
+        content = self.draft.content(*place)
+        context = content.get("securityContext")
+        if not isinstance(context, dict):
+            return
+        proxy_user = application_user = 0
+        for where in CONTAINER_LISTS:
+            for slot in self.draft.lists[where]:
+                ids = self.draft.seen(slot).securityContext
+                if ids is None or ids.runAsUser is None:
+                    continue
+                if slot.name == names.PROXY_CONTAINER:
+                    proxy_user = ids.runAsUser
+                elif slot.name not in (names.VALIDATION_CONTAINER, names.INIT_CONTAINER):
+                    application_user = ids.runAsUser
+        if proxy_user == application_user:
+            kept = {name: value for name, value in context.items() if name not in ("runAsUser", "runAsGroup")}
+            content["securityContext"] = kept
+
+    def _workload(self, native: bool) -> Workload:
+        uid = gid = names.PROXY_ID
+        if self.settings.chart.openshift:
+            uid, gid = openshift.proxy_ids(self.facts.namespace_annotations.get(self.namespace, {}))
+        return Workload(
+            settings=self.settings,
+            labels=self.labels,
+            annotations=self.annotations,
+            containers=self._visible_containers(),
+            namespace=self.namespace,
+            service_account=(self.pod.spec or Spec()).serviceAccountName or "",
+            identity=identity(self.pod.metadata or Metadata(), self.labels),
+            config=effective(self.settings, self.facts, self.namespace, self.labels, self.annotations),
+            uid=uid,
+            gid=gid,
+            native=native,
+        )
+
+    def _visible_containers(self) -> list[Container]:
+        """The containers that templates see: the pod without an earlier injection, users' overrides put back."""
+        slots = self.draft.lists["containers"]
+        if not self.settings.stock:
+            # The user's istio-proxy last, wherever it was: where it was cannot be told from an injected pod
+            own = self.draft.find(names.PROXY_CONTAINER)
+            visible = [self.draft.seen(slot) for slot in slots if slot.name != names.PROXY_CONTAINER]
+            return [*visible, self.draft.seen(own[1])] if own else visible
+        removed = self.before.injected["containers"] if self.before.readable else ()
+        visible = [self.draft.seen(slot) for slot in slots if slot.name not in removed]
+        names_seen = {view.name for view in visible}
+        stored = [container(written) for written in self.before.overrides["containers"]]
+        return [*visible, *(view for view in stored if view.name not in names_seen)]
+
+    def _templates(self) -> list[str]:
+        written = self.annotations.get(known.TEMPLATES)
+        asked = self.settings.default_templates
+        if written is not None:
+            asked = tuple(name.strip() for name in written.split(","))
+        chosen = [name for alias in asked for name in self.settings.aliases.get(alias, (alias,))]
+        for name in chosen:
+            refusal = self.settings.overlays.refusal(name)
+            if refusal:
+                raise Refused(refusal)
+        return chosen
+
+    def _merge(self, name: str, workload: Workload, overrides: Overrides, native: bool) -> None:
+        overlay = rendered(name, workload)
+        self.template.apply(overlay, keep_sources=True)
+        overrides.remember(self.template)
+        relocate(self.draft, self.template, native=native, stock=self.settings.stock)
+        self.draft.apply(overlay, keep_sources=not self.settings.stock)
+
+    def _proxy(self) -> dict[str, Any] | None:
+        place = self.draft.find(names.PROXY_CONTAINER)
+        return self.draft.content(*place) if place else None
+
+    def _metrics(self) -> None:
+        """Variables of the URL, then those of the metrics merge: appended in this order."""
+        proxy = self._proxy()
+        if proxy is not None and self.variables:
+            kept = [item for item in _env(proxy) if item.get("name") not in self.variables]
+            proxy["env"] = [*kept, *(variable(name, value) for name, value in sorted(self.variables.items()))]
+        self.draft.annotations = dict(self.draft.annotations)
+        said = prometheus.merge(self.draft.annotations, self.settings)
+        if said is None:
+            said = self._said_before()
+        if proxy is not None and said is not None:
+            proxy["env"] = [*_env(proxy), variable(prometheus.VARIABLE, said)]
+        if proxy is not None:
+            port = prometheus.secure_port(self.draft.annotations, _env(proxy))
+            if port is not None:
+                self.draft.annotations[prometheus.SECURE_PORT] = port
+
+    def _former(self, name: str) -> Any:
+        """The value of a variable of the istio-proxy that an earlier injection put in."""
+        taken = self.taken.get(names.PROXY_CONTAINER)
+        if taken is None:
+            return None
+        values = (item.get("value") for item in _env(self.draft.content(*taken)) if item.get("name") == name)
+        return next(values, None)
+
+    def _said_before(self) -> str | None:
+        said = self._former(prometheus.VARIABLE)
+        return said if isinstance(said, str) else None
+
+    def _table_before(self) -> Any:
+        return self._former("ISTIO_KUBE_APP_PROBERS")
+
+    def _probe_table(self, rewritten: Rewrite) -> None:
+        proxy = self._proxy()
+        if proxy is not None and rewritten.variable is not None:
+            proxy["env"] = rewritten.with_table(_env(proxy))
+
+    def _mark(self) -> None:
+        """The status annotation, which lists what the templates define, and the operator's annotations."""
+        if urlpath.NETWORK in self.variables:
+            self.draft.labels = {**self.draft.labels, _NETWORK_LABEL: self.variables[urlpath.NETWORK]}
+        lists = self.template.lists
+        status: Mapping[str, Any] = {
+            "initContainers": [slot.name for slot in lists["initContainers"]] or None,
+            "containers": [slot.name for slot in lists["containers"]] or None,
+            "volumes": [slot.name for slot in lists["volumes"]] or None,
+            "imagePullSecrets": [slot.name for slot in lists["imagePullSecrets"]] or None,
+            "revision": self.settings.revision,
+        }
+        self.draft.annotations[names.STATUS] = compact_json(status)
+        self.draft.annotations.update(self.settings.injected_annotations)
+
+    def _carry_over(self) -> None:
+        """Merges new containers onto those that an earlier injection left, with what others have added since.
+
+        The API server's defaults, its token mount, variables of other webhooks: they stay, so nothing changes.
+        """
+        for name, (where, former) in self.taken.items():
+            place = self.draft.find(name)
+            if place is None or place[1].index is not None:
+                continue
+            fresh = self.draft.content(*place)
+            old = self.draft.content(where, former)
+            base = {key: value for key, value in old.items() if key in fresh or key not in _BY_TEMPLATE_ONLY}
+            place[1].content = merged(base, fresh)
+            place[1].index = former.index if place[0] == where else None
+
+
+def _env(content: Mapping[str, Any]) -> list[Variable]:
+    env = content.get("env")
+    return [item for item in env if isinstance(item, dict)] if isinstance(env, list) else []

@@ -1,0 +1,92 @@
+"""What an earlier injection left in a pod: the status annotation, and the containers that users had overridden."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from cni_agent import names
+from cni_agent.values import Refused
+from injector.annotations import OVERRIDES
+from injector.draft import CONTAINER_LISTS, Draft, ListName, Slot
+
+OURS: Final = (names.PROXY_CONTAINER, names.VALIDATION_CONTAINER, names.INIT_CONTAINER)
+
+
+class _Status(msgspec.Struct, frozen=True):
+    initContainers: list[str] | None = None
+    containers: list[str] | None = None
+
+
+class _Overrides(msgspec.Struct, frozen=True):
+    containers: list[dict[str, Any]] | None = None
+    initContainers: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Previous:
+    """What is known of earlier injections. `marked`: the annotation is there, whatever it says."""
+
+    marked: bool
+    readable: bool
+    injected: Mapping[ListName, tuple[str, ...]]
+    overrides: Mapping[ListName, tuple[dict[str, Any], ...]]
+
+    def override(self, name: str, where: ListName) -> dict[str, Any] | None:
+        """The user's container of that name."""
+        return next((container for container in self.overrides[where] if container.get("name") == name), None)
+
+    def override_anywhere(self, name: str) -> dict[str, Any] | None:
+        """The same, whichever list it was in."""
+        return next((found for where in CONTAINER_LISTS if (found := self.override(name, where))), None)
+
+
+def previous(annotations: Mapping[str, str]) -> Previous:
+    """Reads the two annotations. A malformed status is no status; malformed overrides refuse the pod."""
+    status, readable = _Status(), False
+    if names.STATUS in annotations:
+        try:
+            status, readable = msgspec.json.decode(annotations[names.STATUS], type=_Status), True
+        except msgspec.DecodeError:
+            pass
+    overrides = _Overrides()
+    if OVERRIDES in annotations:
+        try:
+            overrides = msgspec.json.decode(annotations[OVERRIDES], type=_Overrides)
+        except msgspec.DecodeError as error:
+            raise Refused(f"annotation {OVERRIDES}: expected JSON with containers and initContainers ({error})") from None
+    return Previous(
+        marked=names.STATUS in annotations,
+        readable=readable,
+        injected={
+            "containers": tuple(status.containers or ()),
+            "initContainers": tuple(status.initContainers or ()),
+        },
+        overrides={
+            "containers": tuple(overrides.containers or ()),
+            "initContainers": tuple(overrides.initContainers or ()),
+        },
+    )
+
+
+def take_out(draft: Draft, before: Previous) -> dict[str, tuple[ListName, Slot]]:
+    """Takes the containers of an earlier injection out of the draft, and gives them back by name.
+
+    Only names that are ours: a status annotation copied from elsewhere must not cost a user's container. Where the user
+    had overridden one, what the user wrote stands there again, so that injecting starts from the same pod as then.
+    """
+    taken: dict[str, tuple[ListName, Slot]] = {}
+    for where in CONTAINER_LISTS:
+        kept = []
+        for slot in draft.lists[where]:
+            if slot.name not in OURS or slot.name not in before.injected[where] or slot.name in taken:
+                kept.append(slot)
+                continue
+            taken[slot.name] = (where, slot)
+            written = before.override_anywhere(slot.name)
+            if written is not None:
+                kept.append(Slot(slot.name, None, content=deepcopy(written)))
+        draft.lists[where] = kept
+    return taken
