@@ -8,6 +8,8 @@ from cni_agent import __version__
 
 # name: (module, attribute of the click command in it); one line of help each, so that --help imports nothing
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": ("cni_agent.commands.run", "run", "Capture every meshed pod of this node, and keep it so."),
+    "status": ("cni_agent.commands.status", "status", "Show the pods of this node and their state."),
     "rules": ("cni_agent.commands.rules", "rules", "Print the rules for a pod, or for istio-iptables flags."),
 }
 

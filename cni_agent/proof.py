@@ -28,12 +28,13 @@ class Refusal(StrEnum):
     OTHER_CGROUP = "other-cgroup"
     TWO_NAMESPACES = "two-namespaces"
     OTHER_OWNER = "other-owner"
+    NO_ADDRESS = "no-address"
     WRONG_ADDRESS = "wrong-address"
     UNREADABLE = "unreadable"
 
 
 # What a starting pod looks like: it passes by itself within milliseconds.
-STARTING: Final = frozenset({Refusal.NO_PROCESS, Refusal.HOST_NAMESPACE, Refusal.PROCESS_CHANGED})
+STARTING: Final = frozenset({Refusal.NO_PROCESS, Refusal.HOST_NAMESPACE, Refusal.PROCESS_CHANGED, Refusal.NO_ADDRESS})
 # When several processes were refused for different reasons, the one that tells most comes first.
 _TELLING: Final = (
     Refusal.UNREADABLE,
@@ -75,7 +76,7 @@ class Prover:
             owner = self.owner(only.identity)
             if owner is not None and owner != uid:
                 raise Refused(Refusal.OTHER_OWNER, f"{only.name} is that of pod {owner}")
-            self.check_address(only, reported)
+            self.check_address(only, reported, self.addresses(only) if reported else ())
             chosen = only
         finally:
             for netns in candidates.values():
@@ -83,9 +84,9 @@ class Prover:
                     netns.close()
         return chosen
 
-    def check_address(self, netns: Netns, reported: Collection[str]) -> None:
+    def check_address(self, netns: Netns, reported: Collection[str], held: Collection[str]) -> None:
         """Once the API has reported the pod's IPs, one of them must be in its namespace."""
-        if reported and not self._holds(netns, reported):
+        if reported and not _meet(held, reported):
             raise Refused(Refusal.WRONG_ADDRESS, f"{netns.name} has none of the pod's addresses {', '.join(reported)}")
 
     def _candidates(self, uid: str, pids: Iterable[int]) -> tuple[dict[Identity, Netns], dict[Refusal, Refused]]:
@@ -139,15 +140,11 @@ class Prover:
         if len(candidates) == 1:
             return next(iter(candidates.values()))
         if reported:
-            holding = [netns for netns in candidates.values() if self._holds(netns, reported)]
+            holding = [netns for netns in candidates.values() if _meet(self.addresses(netns), reported)]
             if len(holding) == 1:
                 return holding[0]
         named = ", ".join(netns.name for netns in candidates.values())
         raise Refused(Refusal.TWO_NAMESPACES, f"its processes are in {len(candidates)} network namespaces: {named}")
-
-    def _holds(self, netns: Netns, reported: Collection[str]) -> bool:
-        held = set(map(_unmapped, self.addresses(netns)))
-        return any(_unmapped(address) in held for address in reported)
 
 
 def _pod_of(process: Process) -> str:
@@ -159,6 +156,10 @@ def _pod_of(process: Process) -> str:
 
 def _host(process: Process) -> Refused:
     return Refused(Refusal.HOST_NAMESPACE, f"process {process.pid} is in the node's own network namespace")
+
+
+def _meet(held: Collection[str], reported: Collection[str]) -> bool:
+    return not set(map(_unmapped, held)).isdisjoint(map(_unmapped, reported))
 
 
 def _unmapped(address: str) -> str:

@@ -1,0 +1,212 @@
+"""The agent: wires pods, sandboxes, proof and backend together, and keeps them going until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from cni_agent import __version__, namespace_addresses, processes, status
+from cni_agent.backends import Backend
+from cni_agent.health import Answer, Health, verdict
+from cni_agent.metrics import Metrics
+from cni_agent.netns import host_identity, identity
+from cni_agent.nodepod import NodePod
+from cni_agent.outcome import ALARMING, Outcome, Verdict
+from cni_agent.owners import Owners
+from cni_agent.podfolder import PodFolder
+from cni_agent.proof import Prover
+from cni_agent.reconcile import Reconciler
+from cni_agent.sandboxes import Sandboxes, hierarchies
+from cni_agent.settings import Settings, host_and_port
+from cni_agent.whereabouts import Whereabouts
+
+_THREADS: Final = 4
+_STUCK_SECONDS: Final = 60.0  # one pod's work takes a millisecond, its first a few hundred
+_NET_SECONDS: Final = 10.0  # between looks of the safety net
+_UNSEEN_SECONDS: Final = 5.0  # how long a pod may be without a sandbox before it is looked for
+
+logger = logging.getLogger(__name__)
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, settings: Settings, backend: Backend) -> None:
+        self._settings = settings
+        self._backend = backend
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="backend")
+        self._started = time.time()
+        self._listed = False
+        self._watching = False
+        finder, how = processes.finder(settings.host_proc)
+        logger.info("finding processes", extra={"how": how})
+        roots = hierarchies(settings.cgroup_root, Path("/proc/self/mountinfo").read_text())
+        self._sandboxes = Sandboxes(roots, self._sandbox_changed)
+        self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, finder)
+        protected = {host_identity(settings.host_proc), identity("/proc/self/ns/net")}
+        owners = Owners(settings.host_proc, protected, self._whereabouts, self._outside)
+        self._reconciler = Reconciler(
+            backend=backend,
+            drift=settings.drift,
+            whereabouts=self._whereabouts,
+            prover=Prover(settings.host_proc, protected, owners.owner, namespace_addresses.addresses),
+            owners=owners,
+            executor=self._executor,
+            told=self._told,
+        )
+        self._metrics = Metrics(backend.name, lambda: self._reconciler.pods.values())
+        self._health = Health({"/metrics": self._page, "/healthz": self._healthy, "/readyz": self._ready})
+        self._status = status.StatusServer(settings.socket, self._snapshot)
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Pods are left as they are."""
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, stop.set)
+        _raise_file_limit()
+        self._sandboxes.look()
+        self._watching = True
+        self._loop.add_reader(self._sandboxes, self._sandboxes.read)
+        await self._status.start()
+        addresses = await self._health.start(*host_and_port(self._settings.metrics_address))
+        logger.info(
+            "watching", extra={"kubepods": sorted(self._sandboxes.kubepods), "metrics": addresses, "pid": os.getpid()}
+        )
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(work) for work in (self._pods(), self._safety_net(), self._patrol())]
+            await stop.wait()
+            for task in background:
+                task.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        logger.info("stopping; pods are left as they are")
+        self._loop.remove_reader(self._sandboxes)
+        self._sandboxes.close()
+        await self._health.close()
+        await self._status.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        await asyncio.sleep(0)  # lets the last results in, so that nothing is left open
+        self._reconciler.close()
+
+    async def _pods(self) -> None:
+        """Where pods come from."""
+        assert self._settings.pods_from is not None
+        folder = PodFolder(self._settings.pods_from, self._reconciler.pod_changed, self._reconciler.pod_gone)
+        folder.start(self._loop)
+        self._listed = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            folder.close(self._loop)
+
+    async def _safety_net(self) -> None:
+        """Looks for pods that events missed; does nothing at all while there are none."""
+        while True:
+            if self._sandboxes.unwatched:
+                self._sandboxes.look()
+            limit = time.time() - _UNSEEN_SECONDS
+            wanted = {
+                record.uid
+                for record in self._reconciler.pods.values()
+                if record.verdict.outcome == Outcome.WAITING_FOR_SANDBOX and record.since < limit
+            }
+            if wanted:
+                await self._whereabouts.scan(wanted, self._found_by_scan)
+            await asyncio.sleep(_NET_SECONDS)
+
+    async def _patrol(self) -> None:
+        """The slow comparison: each captured pod once in a while, one after the other."""
+        if self._settings.drift == "off":
+            return
+        period = 60.0 if self._backend.name == "iptables-legacy" else 600.0
+        while True:
+            captured = [record.uid for record in self._reconciler.pods.values() if record.applied is not None]
+            for uid in captured:
+                await asyncio.sleep(period / len(captured))
+                self._reconciler.wake(uid, compare=True)
+            if not captured:
+                await asyncio.sleep(period / 10)
+
+    def _sandbox_changed(self, uid: str) -> None:
+        # until the loop reads events, what the first look finds was there before us
+        self._reconciler.sandbox_changed(uid, fresh=self._watching)
+
+    def _found_by_scan(self, uid: str) -> None:
+        self._metrics.scan_found.inc()
+        logger.warning("found by a scan of /proc, not by events", extra=self._reconciler.pods[uid].fields())
+        self._reconciler.sandbox_changed(uid, fresh=False)
+
+    def _outside(self) -> Iterable[str]:
+        """Pods that have a namespace of their own and will not be captured."""
+        for uid, record in self._reconciler.pods.items():
+            if record.pod is None or (record.verdict.outcome == Outcome.NOT_IN_MESH and not record.pod.host_network):
+                yield uid
+
+    def _told(self, record: NodePod, said: Verdict) -> None:
+        """Log and count; both use the same words."""
+        self._metrics.outcomes.labels(said.outcome, said.reason).inc()
+        if said.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
+            self._metrics.drifts.labels(said.outcome).inc()
+        if said.outcome in (Outcome.CAPTURED, Outcome.CAPTURED_LATE) and record.seen and record.proven:
+            done = record.compared
+            self._metrics.seconds.labels("seen_to_proven").observe(record.proven - record.seen)
+            self._metrics.seconds.labels("proven_to_verified").observe(done - record.proven)
+            self._metrics.seconds.labels("seen_to_verified").observe(done - record.seen)
+        level = logging.WARNING if said.outcome in ALARMING else logging.INFO
+        values = {
+            "reason": said.reason,
+            "why": said.sentence,
+            "ms": record.milliseconds and round(record.milliseconds, 3),
+        }
+        logger.log(level, said.outcome, extra={**record.fields(), **values})
+
+    def _page(self) -> Answer:
+        self._metrics.unwatched.set(len(self._sandboxes.unwatched))
+        return Answer(verdict([]).status, self._metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _healthy(self) -> Answer:
+        now = time.monotonic()
+        stuck = [
+            f"work on pod {record.uid} has not ended for {now - record.busy_since:.0f} s"
+            for record in self._reconciler.pods.values()
+            if record.busy_since is not None and now - record.busy_since > _STUCK_SECONDS
+        ]
+        return verdict(stuck)
+
+    def _ready(self) -> Answer:
+        return verdict(self._not_ready())
+
+    def _not_ready(self) -> list[str]:
+        reasons = []
+        if not self._listed:
+            reasons.append("pods have not been listed yet")
+        if not self._sandboxes.kubepods:
+            reasons.append(f"no kubepods cgroup below {', '.join(self._sandboxes.hierarchies)}")
+        return reasons
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "node": self._settings.node_name,
+            "backend": self._backend.name,
+            "drift": self._settings.drift,
+            "started": self._started,
+            "not_ready": self._not_ready(),
+            "pods": status.pods(self._reconciler.pods.values()),
+        }
+
+
+def _raise_file_limit() -> None:
+    """Two descriptors a pod; the usual soft limit of 1024 is below 500 pods, the hard one far above."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,73 @@
+"""`cni-agent run`: the daemon."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from cni_agent import log
+from cni_agent.backends import BACKENDS, backend
+from cni_agent.failure import Failure
+from cni_agent.invalid import Invalid
+from cni_agent.settings import ENVIRONMENT, Settings
+
+EPILOG = f"""
+Each option can also be given as an environment variable: --node-name as {ENVIRONMENT}NODE_NAME, and so on.
+
+\b
+Examples:
+  cni-agent run --node-name "$(hostname)"
+  cni-agent run --pods-from /etc/initless/pods --drift report --log-format text
+
+Exit codes: 0 stopped by a signal; 1 this node cannot do it; 2 a value or the usage is wrong.
+"""
+
+F = TypeVar("F", bound=Callable[..., Any])
+logger = logging.getLogger(__name__)
+_DEFAULTS = {name: field.default for name, field in Settings.__dataclass_fields__.items()}
+
+
+def _option(name: str, text: str, **more: Any) -> Callable[[F], F]:
+    """One option, its variable and its default, which is that of the settings."""
+    field = name.removeprefix("--").replace("-", "_")
+    shown = _DEFAULTS[field] is not None and not more.get("is_flag")
+    return click.option(
+        name, default=_DEFAULTS[field], envvar=f"{ENVIRONMENT}{field.upper()}", show_default=shown, help=text, **more
+    )
+
+
+@click.command(epilog=EPILOG)
+@_option("--node-name", "The node whose pods are captured.")
+@_option("--pods-from", "Read pods from manifests in this folder instead of from the API.", metavar="DIR")
+@_option("--kubeconfig", "How to reach the API; without it, the pod's own service account.", metavar="FILE")
+@_option("--cgroup-root", "Where the kubepods cgroups lie; found by itself when not given.", metavar="DIR")
+@_option("--host-proc", "The node's /proc, for an agent outside the node's pid namespace.", metavar="DIR")
+@_option("--metrics-address", "Where /metrics, /healthz and /readyz are.", metavar="HOST:PORT")
+@_option("--socket", "Where `cni-agent status` asks.", metavar="PATH")
+@_option("--backend", "How rules are programmed.", type=click.Choice(["auto", *BACKENDS]))
+@_option("--drift", "What to do when somebody changes a pod's rules.", type=click.Choice(["repair", "report", "off"]))
+@_option("--log-format", "How log lines look.", type=click.Choice(["json", "text"]))
+@_option("--success-events", "Send an Event for each captured pod, too.", is_flag=True)
+def run(**options: Any) -> None:
+    """Capture every meshed pod of this node before its first container runs, and keep it so."""
+    try:
+        settings = Settings(**options)
+    except Invalid as invalid:
+        raise click.UsageError(str(invalid)) from None
+    log.set_up(settings.log_format)
+    logger.info("settings", extra=settings.shown())
+    try:
+        asyncio.run(_run(settings))
+    except* (Failure, OSError) as errors:
+        for error in errors.exceptions:
+            logger.critical("cannot go on", extra={"error": str(error)})
+        raise SystemExit(1) from None
+
+
+async def _run(settings: Settings) -> None:
+    from cni_agent.agent import Agent
+
+    chosen = backend(settings.backend if settings.backend != "auto" else "iptables-nft")
+    await Agent(settings, chosen).run()
