@@ -130,8 +130,12 @@ class ApiServer:
             return await response.read()
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The lines of a watch as they come. One event may be a megabyte, so aiohttp's line reader will not do."""
+        """The lines of a watch as they come, after an empty one that says that the server agreed to it.
+
+        One event may be a megabyte, so aiohttp's own line reader will not do.
+        """
         async with self._open("GET", path, query, timeout=WATCH_TIMEOUT) as response:
+            yield b""
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from aiohttp import web
@@ -17,6 +19,15 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
 MAX_CONNECTIONS: Final = 4096  # a worker's; the API server needs tens
+MAX_HEADER: Final = 8190  # bytes of the request line and of each header
+# Longer than the 90 seconds after which the API server closes an idle connection, so that it is never we who close
+# one at the moment that it is being used again.
+KEEP_ALIVE: Final = 180.0
+# asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: 2000 idle clients
+# would take half a gigabyte. A TLS record has at most 16 KiB.
+TLS_BUFFER: Final = 32 << 10
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Address(NamedTuple):
@@ -83,32 +94,57 @@ class _TurnedAway(asyncio.Protocol):
 
 
 class Listener:
-    """A server on one socket: accepts until it is closed, then lets what was begun come to its end."""
+    """An HTTP server on one socket: accepts until it is closed, then lets what was begun come to its end."""
 
-    def __init__(self, server: web.Server, accepting: asyncio.Server) -> None:
-        self._server = server
-        self._accepting = accepting
-
-    @classmethod
-    async def start(cls, server: web.Server, bound: socket.socket, tls: ssl.SSLContext | None = None) -> "Listener":
-        """Begins to accept on a bound socket."""
-
-        def connection() -> asyncio.Protocol:
-            if len(server.connections) < MAX_CONNECTIONS:
-                return server()
-            log.warning("connection refused: too many are open", extra={"limit": MAX_CONNECTIONS})
-            return _TurnedAway()
-
-        timeout = HANDSHAKE_TIMEOUT if tls else None
-        loop = asyncio.get_running_loop()
-        accepting = await loop.create_server(
-            connection, sock=bound, ssl=tls, ssl_handshake_timeout=timeout, backlog=BACKLOG
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._in_progress = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._server = web.Server(
+            self._counted,
+            access_log=None,
+            logger=logging.getLogger("injector.http"),
+            keepalive_timeout=KEEP_ALIVE,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+            read_bufsize=1 << 16,
+            auto_decompress=False,  # so that a small body cannot grow
+            lingering_time=2.0,
         )
-        return cls(server, accepting)
+
+    async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Begins to accept on a bound socket."""
+        SSLProtocol.max_size = TLS_BUFFER
+        self._accepting = await asyncio.get_running_loop().create_server(
+            self._connection,
+            sock=bound,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
+            backlog=BACKLOG,
+        )
+
+    def _connection(self) -> asyncio.Protocol:
+        if len(self._server.connections) < MAX_CONNECTIONS:
+            return self._server()
+        log.warning("connection refused: too many are open", extra={"limit": MAX_CONNECTIONS})
+        return _TurnedAway()
 
     async def close(self, timeout: float) -> None:
-        """Accepts no more, closes idle connections, and gives requests in progress `timeout` seconds."""
+        """Accepts no more, gives requests in progress `timeout` seconds, and closes all connections."""
         self._accepting.close()
-        self._server.pre_shutdown()
         with contextlib.suppress(TimeoutError):
-            await self._server.shutdown(timeout)
+            await asyncio.wait_for(self._idle.wait(), timeout)
+        # Only now: once it is told to shut down, aiohttp no longer reads, not even the rest of a body.
+        self._server.pre_shutdown()
+        await self._server.shutdown(1.0)
+
+    async def _counted(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._in_progress += 1
+        self._idle.clear()
+        try:
+            return await self._handler(request)
+        finally:
+            self._in_progress -= 1
+            if not self._in_progress:
+                self._idle.set()

@@ -104,6 +104,8 @@ class Mirror(Generic[T]):
         async for line in self._api.lines(self._path, query):
             if line:
                 self._take(msgspec.json.decode(line, type=_Event))
+            else:
+                self._replace(self.objects)
 
     def _take(self, event: _Event) -> None:
         if event.type == "ERROR":

@@ -19,10 +19,6 @@ from injector.source import Current
 log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
-MAX_HEADER: Final = 8190  # bytes of the request line and of each header
-# Longer than the 90 seconds after which the API server closes an idle connection, so that it is never we who close
-# one at the moment that it is being used again.
-KEEP_ALIVE: Final = 180.0
 
 
 class Health(NamedTuple):
@@ -108,18 +104,3 @@ def ready(health: Health) -> web.Response:
     """200 or 503, with the detail as JSON either way."""
     text = msgspec.json.format(msgspec.json.encode({"ready": health.ready, **health.detail}), indent=2)
     return web.Response(status=200 if health.ready else 503, body=text + b"\n", content_type=JSON)
-
-
-def protocol_factory(handler: Callable[[web.BaseRequest], object]) -> web.Server:
-    """An HTTP/1.1 server for `handler`. Bodies are never decompressed: a small body cannot grow."""
-    return web.Server(
-        handler,  # type: ignore[arg-type]
-        access_log=None,
-        logger=logging.getLogger("injector.http"),
-        keepalive_timeout=KEEP_ALIVE,
-        max_line_size=MAX_HEADER,
-        max_field_size=MAX_HEADER,
-        read_bufsize=1 << 16,
-        auto_decompress=False,
-        lingering_time=2.0,
-    )

@@ -13,7 +13,7 @@ from injector.body import BodyReader
 from injector.certificate import Certificate
 from injector.listen import Listener
 from injector.scoreboard import Scoreboard
-from injector.server import Health, Monitoring, Webhook, protocol_factory
+from injector.server import Health, Monitoring, Webhook
 from injector.source import Current, Options
 
 log = logging.getLogger(__name__)
@@ -67,9 +67,8 @@ class Worker:
         self._row["pid"] = os.getpid()
         self._row["ready"] = 0
         stopping = self._stop_signal()
-        monitoring = await Listener.start(
-            protocol_factory(Monitoring(self._scoreboard, self._health).handle), self._monitoring_socket
-        )
+        monitoring = Listener(Monitoring(self._scoreboard, self._health).handle)
+        await monitoring.start(self._monitoring_socket)
         try:
             await _first(
                 self._serve(stopping),
@@ -86,9 +85,8 @@ class Worker:
             return
         assert self._certificate.serving
         webhook = Webhook(self._current, self._row, self._health, BodyReader())
-        listener = await Listener.start(
-            protocol_factory(webhook.handle), self._webhook_socket, self._certificate.serving.context
-        )
+        listener = Listener(webhook.handle)
+        await listener.start(self._webhook_socket, self._certificate.serving.context)
         self._row["ready"] = 1
         ports = {
             "port": self._webhook_socket.getsockname()[1],

@@ -1,0 +1,228 @@
+"""Clients that are slow, greedy, many or gone, and workers that die: served or refused, never stuck."""
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.injector.serving import PATIENCE, SKIPPED, Client, Injector, make_certificates, review, serving
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certificates")
+    make_certificates(directory)
+    return directory
+
+
+@pytest.fixture
+def injector(certificates: Path) -> Iterator[Injector]:
+    with serving(certificates) as running:
+        yield running
+        assert "Traceback" not in running.drain_log()
+
+
+async def served(injector: Injector) -> None:
+    """One more client gets its answer."""
+    client = await injector.connect()
+    reply = await asyncio.wait_for(client.request("/inject", review(SKIPPED)), PATIENCE)
+    assert reply.json()["response"]["allowed"] is True
+    await client.close()
+
+
+def test_large_bodies_are_refused_and_cost_no_memory(injector: Injector) -> None:
+    async def push(chunked: bool) -> int:
+        client = await injector.connect()
+        fields = {"Transfer_Encoding": "chunked", "Content_Length": ""} if chunked else {}
+        client.send("/inject", b"", **({"Content_Length": str(8 * MIB)} | fields))
+        piece = (b"%x\r\n" % MIB + b" " * MIB + b"\r\n") if chunked else b" " * MIB
+        try:
+            for _ in range(8):
+                client.writer.write(piece)
+                await client.writer.drain()
+            client.writer.write(b"0\r\n\r\n" if chunked else b"")
+        except OSError:
+            pass  # the answer came before the body was through, and then the end
+        status = (await client.reply()).status
+        await client.close()
+        return status
+
+    async def crowd() -> list[int]:
+        statuses = await asyncio.gather(*(push(chunked) for chunked in (False, True) for _ in range(40)))
+        await served(injector)
+        return statuses
+
+    before = injector.resident()
+    assert set(asyncio.run(crowd())) == {400}
+    # 80 bodies of 8 MiB are 640 MiB; 16 places of 6 MiB are 96
+    assert injector.resident() - before < 250 * MIB
+
+
+def test_slow_clients_do_not_hold_up_others(injector: Injector) -> None:
+    async def crowd() -> None:
+        slow = [await injector.connect() for _ in range(150)]
+        for number, client in enumerate(slow):
+            if number % 3 == 0:
+                client.writer.write(b"POST /inject HT")
+            elif number % 3 == 1:
+                client.send("/inject", b"", Content_Length="3000")
+            else:  # a large one that never ends, of which only few may be in memory
+                client.send("/inject", b" " * (300 << 10), Content_Length=str(5 * MIB))
+        await asyncio.gather(*(client.writer.drain() for client in slow if not client.writer.is_closing()))
+        for _ in range(20):
+            await served(injector)
+        await asyncio.gather(*(client.close() for client in slow))
+        await served(injector)
+
+    asyncio.run(asyncio.wait_for(crowd(), PATIENCE))
+    assert injector.resident() < 400 * MIB
+
+
+def test_half_closed_and_aborted_connections_are_let_go(injector: Injector) -> None:
+    def descriptors() -> int:
+        return len(list(Path(f"/proc/{injector.process.pid}/fd").iterdir()))
+
+    async def crowd() -> None:
+        for number in range(100):
+            client = await injector.connect()
+            if number % 2:
+                client.send("/inject", b"{", Content_Length="3000")  # half a body
+            else:
+                client.send("/inject", review(SKIPPED))
+            await client.writer.drain()
+            if number % 4 < 2:
+                client.writer.transport.abort()
+            else:
+                client.writer.close()
+        await served(injector)
+        deadline = time.monotonic() + PATIENCE
+        while descriptors() > before + 5 and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+
+    before = descriptors()
+    asyncio.run(crowd())
+    assert descriptors() <= before + 5
+
+
+def test_a_half_closed_request_over_plain_tcp_is_answered(injector: Injector) -> None:
+    async def talk() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", injector.metrics_port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    answer = asyncio.run(talk())
+    assert answer == b"" or b" 200 OK" in answer
+
+
+def test_two_thousand_idle_connections(injector: Injector) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip(f"needs 4096 file descriptors for the client, the limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+
+    async def crowd() -> int:
+        idle: list[Client] = []
+        for _ in range(100):
+            idle += await asyncio.gather(*(injector.connect() for _ in range(20)))
+        for _ in range(10):
+            await served(injector)
+        for client in idle[::100]:  # an old one still works
+            assert (await client.request("/inject", review(SKIPPED))).status == 200
+        resident = injector.resident()
+        await asyncio.gather(*(client.close() for client in idle))
+        await served(injector)
+        return resident
+
+    before = injector.resident()
+    assert asyncio.run(crowd()) - before < 400 * MIB
+
+
+def test_sigterm_answers_what_was_begun(certificates: Path) -> None:
+    async def talk(injector: Injector) -> None:
+        idle = await injector.connect()
+        busy = await injector.connect()
+        body = review(SKIPPED)
+        busy.send("/inject", body[:100], Content_Length=str(len(body)))
+        await busy.writer.drain()
+        await busy_is_seen(injector)
+        injector.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(injector.wait_for, "draining")
+        busy.writer.write(body[100:])
+        reply = await asyncio.wait_for(busy.reply(), PATIENCE)
+        assert reply.json()["response"]["allowed"] is True
+        assert await busy.reader.read() == b""
+        assert await asyncio.wait_for(idle.reader.read(), PATIENCE) == b""
+        await asyncio.gather(idle.close(), busy.close())
+        with pytest.raises(OSError):
+            await injector.connect()
+
+    async def busy_is_seen(injector: Injector) -> None:
+        while (await injector.metrics())["sidecar_injection_requests_total"] < 1:
+            await asyncio.sleep(0.02)
+
+    with serving(certificates) as injector:
+        asyncio.run(talk(injector))
+        assert injector.process.wait(PATIENCE) == 0
+
+
+def test_while_draining_clients_are_sent_elsewhere(certificates: Path) -> None:
+    async def talk(injector: Injector) -> None:
+        client = await injector.connect()
+        injector.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(injector.wait_for, "draining")
+        late = await injector.connect()  # endpoints are not updated everywhere yet
+        assert (await late.request("/ready", method="GET")).status == 503
+        reply = await client.request("/inject", review(SKIPPED))
+        assert reply.headers["connection"] == "close"
+        await asyncio.gather(client.close(), late.close())
+
+    with serving(certificates, "--drain-delay", "3") as injector:
+        asyncio.run(talk(injector))
+        assert injector.process.wait(PATIENCE) == 0
+
+
+def test_a_worker_that_dies_is_replaced_and_counts_go_on(certificates: Path) -> None:
+    async def ask(injector: Injector, times: int) -> None:
+        for _ in range(times):
+            await served(injector)
+
+    with serving(certificates, "--workers", "2") as injector:
+        injector.wait_for("serving ")
+        first = set(injector.workers())
+        asyncio.run(ask(injector, 40))
+        victim = first.pop()
+        os.kill(victim, signal.SIGKILL)
+        injector.wait_for("worker ended")
+        asyncio.run(ask(injector, 40))  # some of these wait for the successor on the socket of the dead one
+        second = set(injector.workers())
+        assert len(second) == 2
+        assert first < second
+        assert victim not in second
+        metrics = asyncio.run(injector.metrics())
+        assert metrics["sidecar_injection_requests_total"] == 80
+        assert all(metrics[f'initless_injector_worker_requests_total{{worker="{number}"}}'] for number in (0, 1))
+        injector.process.terminate()
+        assert injector.process.wait(PATIENCE) == 0
+
+
+def test_workers_go_when_their_supervisor_is_killed(certificates: Path) -> None:
+    with serving(certificates, "--workers", "2") as injector:
+        injector.wait_for("serving ")
+        workers = injector.workers()
+        injector.process.kill()
+        injector.process.wait()
+        deadline = time.monotonic() + PATIENCE
+        while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
