@@ -6,9 +6,10 @@ import socket
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from cni_agent import as_owner
 from cni_agent.capture import Family
 from cni_agent.failure import KernelRefused
-from cni_agent.netlink import Channel
+from cni_agent.netlink import Channel, Refusal, refused
 from cni_agent.netns import Netns
 
 NETLINK_NETFILTER: Final = 12
@@ -36,6 +37,8 @@ class Inside:
             message = f"cannot open sockets in {netns.name}: {error.strerror}"
             raise KernelRefused("no-socket", message, error.errno or 0) from None
         self._firewall = Channel(opened.firewall) if opened.firewall else None
+        if self._firewall and netns.foreign_owner:
+            self._firewall.send_as_owner = self._send_as_owner
         self.routes = Channel(opened.routes)
         self.legacy_tables = opened.legacy
 
@@ -47,6 +50,11 @@ class Inside:
                 "no-nf-tables", "the kernel has no nfnetlink; run: modprobe nf_tables", errno.EPROTONOSUPPORT
             )
         return self._firewall
+
+    def _send_as_owner(self, batch: bytes) -> None:
+        number = as_owner.send(self.netns, self.firewall.socket, batch)
+        if number:
+            raise refused("writing as the owner of the namespace", Refusal(number, 0, ""))
 
     def raw_socket(self, family: Family) -> socket.socket:
         """The kind of socket that legacy iptables is programmed through. The caller closes it."""

@@ -100,7 +100,7 @@ def apply(inside: Inside, stamp: LegacyStamp) -> Outcome:
             steps, had_ours = _steps(_read(inside, sockets, set(stamp.tables)), stamp)
             if not steps:
                 return "unchanged"
-            if _swap(sockets, steps):
+            if _swap(inside, sockets, steps):
                 _verify(sockets, stamp)
                 return "replaced" if had_ours else "applied"
     raise _outrun()
@@ -141,7 +141,7 @@ def clear(inside: Inside) -> bool:
             steps, _ = _steps(_read(inside, sockets, set()), nothing)
             if not steps:
                 return False
-            if _swap(sockets, list(reversed(steps))):
+            if _swap(inside, sockets, list(reversed(steps))):
                 return True
     raise _outrun()
 
@@ -242,19 +242,20 @@ def _shared_rules(where: Place, chain: xtables.Chain, new: list[xtables.Entry], 
     return new[:at_head] + kept + ([] if old else new[at_head:])
 
 
-def _swap(sockets: Sockets, steps: list[Step]) -> bool:
+def _swap(inside: Inside, sockets: Sockets, steps: list[Step]) -> bool:
     """Does all steps; when one is refused, puts back what the others took away. False if another writer was first."""
     done: list[Step] = []
+    owned = inside.netns if inside.netns.foreign_owner else None
     try:
         for step in steps:
             family, table = step.key
-            xtables_socket.replace(sockets(family), family, table, step.new, step.old.number)
+            xtables_socket.replace(sockets(family), family, table, step.new, step.old.number, owned)
             done.append(step)
             if any(map(any, step.counters)):
                 xtables_socket.add_counters(sockets(family), family, table, step.counters)
     except KernelRefused as error:
         for step in reversed(done):
-            xtables_socket.replace(sockets(step.key[0]), *step.key, step.old, step.new.number)
+            xtables_socket.replace(sockets(step.key[0]), *step.key, step.old, step.new.number, owned)
         if error.errno == errno.EAGAIN:
             return False
         raise

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cni_agent.failure import KernelRefused
@@ -92,6 +92,7 @@ class Channel:
 
     def __init__(self, opened: socket.socket) -> None:
         self.socket = opened
+        self.send_as_owner: Callable[[bytes], None] | None = None  # where the namespace is not our user namespace's
         opened.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         opened.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
 
@@ -119,14 +120,17 @@ class Channel:
         return next((refusal.errno for refusal in _errors(self._receive())), 0)
 
     def commit(self, batch: bytes, last: int) -> "Refusal | None":
-        """Sends a batch whose message number `last` asks for an answer; the first refusal, if any.
-
-        All answers are there when sending returns. Only a batch that is refused whole leaves its last message
-        without one.
-        """
+        """Sends a batch whose message number `last` asks for an answer; the first refusal, if any."""
         if len(batch) > DEFAULT_SEND:
             self._make_room(len(batch))
-        self._send(batch)
+        refusal = self._committed(batch, last, self._send)
+        if refusal and refusal.errno == errno.EINVAL and self.send_as_owner:
+            return self._committed(batch, last, self.send_as_owner)
+        return refusal
+
+    def _committed(self, batch: bytes, last: int, send: Callable[[bytes], None]) -> "Refusal | None":
+        """The answers are there when sending returns; only a batch refused whole leaves its last message without."""
+        send(batch)
         first: Refusal | None = None
         while True:
             try:

@@ -1,4 +1,5 @@
-"""Starts programs; the only place that does. Used to mint rules and to show them, never once per pod."""
+"""Starts programs; the only place that does. Used to mint rules and to show them, not once per pod (`as_owner` says
+where it must be)."""
 
 import os
 import subprocess
@@ -16,19 +17,19 @@ def run(
     command: Sequence[str],
     *,
     netns: Netns,
-    text: str = "",
+    text: str | bytes = b"",
+    descriptors: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
 ) -> str:
     """Runs one program inside a namespace with `text` on its stdin. Returns its stdout; raises `CommandError`."""
 
-    def start() -> subprocess.CompletedProcess[str]:
+    def start() -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             command,
-            input=text,
+            input=text.encode() if isinstance(text, str) else text,
             capture_output=True,
-            text=True,
-            errors="replace",
+            pass_fds=descriptors,
             timeout=timeout,
             env={"PATH": f"{os.environ.get('PATH', '')}:{PATH}", "LC_ALL": "C", **(environment or {})},
             check=False,
@@ -44,6 +45,6 @@ def run(
     except subprocess.TimeoutExpired:
         raise CommandError("timeout", f"{name} did not end within {timeout:g} s") from None
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[:SHOWN] or "it said nothing"
+        said = " ".join(done.stderr.decode(errors="replace").split())[:SHOWN] or "it said nothing"
         raise CommandError("program-failed", f"{name} ended with {done.returncode}: {said}")
-    return done.stdout
+    return done.stdout.decode(errors="replace")

@@ -8,8 +8,10 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from cni_agent import as_owner
 from cni_agent.capture import Family
 from cni_agent.failure import KernelRefused
+from cni_agent.netns import Netns
 from cni_agent.xtables import LAYOUTS, Block
 
 _GET_INFO = _SET_REPLACE = 64
@@ -33,17 +35,28 @@ def read(opened: socket.socket, family: Family, table: str) -> Block:
     return Block(hooks, tuple(rest[:5]), tuple(rest[5:10]), rest[10], entries.raw[_ENTRIES_HEADER:])
 
 
-def replace(opened: socket.socket, family: Family, table: str, block: Block, old_count: int) -> None:
-    """Swaps a table for another. Refused with EAGAIN if it no longer has `old_count` entries."""
-    counters = ctypes.create_string_buffer(16 * old_count)  # the kernel gives the old ones back and insists on it
+def replace(
+    opened: socket.socket, family: Family, table: str, block: Block, old_number: int, owned: Netns | None = None
+) -> None:
+    """Swaps a table for another. Refused with EAGAIN if it no longer has `old_number` entries.
+
+    `owned`: the namespace, if another user namespace owns it.
+    """
+    counters = ctypes.create_string_buffer(16 * old_number)  # the kernel gives the old ones back and insists on it
     request = _REPLACE.pack(
-        table.encode(), block.hooks, block.number, len(block.entries), *block.starts, *block.ends, old_count,
+        table.encode(), block.hooks, block.number, len(block.entries), *block.starts, *block.ends, old_number,
         ctypes.addressof(counters),
-    )  # fmt: skip
+    ) + block.entries  # fmt: skip
+    level = LAYOUTS[family].level
+    number = 0
     try:
-        opened.setsockopt(LAYOUTS[family].level, _SET_REPLACE, request + block.entries)
+        opened.setsockopt(level, _SET_REPLACE, request)
     except OSError as error:
-        raise _refused(f"replacing the legacy table {table}", error.errno or errno.EIO) from None
+        number = error.errno or errno.EIO
+    if number == errno.EINVAL and owned:
+        number = as_owner.set_option(owned, opened, level, _SET_REPLACE, request, old_number)
+    if number:
+        raise _refused(f"replacing the legacy table {table}", number)
 
 
 def add_counters(opened: socket.socket, family: Family, table: str, counters: Sequence[bytes]) -> None:
