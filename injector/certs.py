@@ -8,7 +8,7 @@ certificate. The old CA stays trusted until it expires, since its certificate ma
 import datetime
 import ipaddress
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -40,10 +40,10 @@ class Material:
     """All of it as PEM. `bundle` holds every CA to trust; the keys tell which of them signs, and which is next."""
 
     bundle: bytes
-    authority_key: bytes
+    authority_key: bytes = field(repr=False)
     certificate: bytes
-    key: bytes
-    next_key: bytes = b""
+    key: bytes = field(repr=False)
+    next_key: bytes = field(default=b"", repr=False)
 
 
 class Authority(NamedTuple):
