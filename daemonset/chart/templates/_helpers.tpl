@@ -1,0 +1,62 @@
+{{/* Name of everything the injector of this revision has. */}}
+{{- define "initless.injector" -}}
+initless-injector{{ with .Values.revision }}-{{ . }}{{ end }}
+{{- end }}
+
+{{- define "initless.selector" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+
+{{- define "initless.labels" -}}
+{{- with .name }}
+app.kubernetes.io/name: {{ . }}
+{{- end }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/part-of: initless
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "initless.podLabels" -}}
+app.kubernetes.io/name: {{ .name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/part-of: initless
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+sidecar.istio.io/inject: "false"
+{{- end }}
+
+{{- define "initless.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{/* The subject of a binding. */}}
+{{- define "initless.subject" -}}
+- kind: ServiceAccount
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end }}
+
+{{/* Name of the webhook configuration of a revision tag. */}}
+{{- define "initless.tag" -}}
+initless-tag-{{ . }}
+{{- end }}
+
+{{/* Where the agent may run: GKE's gVisor nodes keep a pod's network inside the sandbox, out of reach of the node. */}}
+{{- define "initless.agentAffinity" -}}
+{{- if .Values.agent.affinity }}
+affinity:
+  {{- toYaml .Values.agent.affinity | nindent 2 }}
+{{- else if eq .Values.platform "gke" }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - key: sandbox.gke.io/runtime
+              operator: DoesNotExist
+{{- end }}
+{{- end }}
