@@ -11,6 +11,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("cni_agent.commands.run", "run", "Capture every meshed pod of this node, and keep it so."),
     "status": ("cni_agent.commands.status", "status", "Show the pods of this node and their state."),
     "rules": ("cni_agent.commands.rules", "rules", "Print the rules for a pod, or for istio-iptables flags."),
+    "apply": ("cni_agent.commands.apply", "apply", "Program the rules in a namespace."),
+    "check": ("cni_agent.commands.check", "check", "Compare the rules in a namespace with what they should be."),
+    "remove": ("cni_agent.commands.remove", "remove", "Take everything of ours out of a namespace."),
+    "doctor": ("cni_agent.commands.doctor", "doctor", "Say whether this node can do it, and if not, why."),
 }
 
 

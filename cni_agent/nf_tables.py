@@ -4,12 +4,14 @@ Nothing here knows what a rule means, but for counters, which no comparison look
 and the anonymous sets that it looks up, whose names differ and whose contents count.
 """
 
+import errno
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cni_agent.failure import KernelRefused
 from cni_agent.netlink import HEADER, NESTED, Channel, Span, attribute, attributes, messages
 from cni_agent.netlink import text as text_attribute
 
@@ -85,7 +87,13 @@ def header(family: int, resource: int = 0) -> bytes:
 
 def generation(channel: Channel) -> int:
     """The number of the ruleset's generation: each commit in the namespace makes a new one."""
-    answer = channel.ask(GET_GENERATION, header(socket.AF_UNSPEC))
+    try:
+        answer = channel.ask(GET_GENERATION, header(socket.AF_UNSPEC))
+    except KernelRefused as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # nfnetlink knows no such subsystem
+            message = "the kernel has no nf_tables; run: modprobe nf_tables"
+            raise KernelRefused("no-nf-tables", message, error.errno) from None
+        raise
     span = next(attributes(answer, START, len(answer)))
     return int.from_bytes(answer[span.start : span.end])
 

@@ -71,6 +71,7 @@ def clear(channel: Channel) -> bool:
 
 def leftovers(channel: Channel) -> tuple[Difference, ...]:
     """What is ours in nf_tables of a namespace that should have it elsewhere."""
+    nf.generation(channel)  # says so if the kernel has no nf_tables
     holding = held(_read(channel))
     tables = dict.fromkeys(where[:2] for where, chain in holding.items() if is_ours(where) or ours(where, chain))
     return tuple(Difference("extra", " ".join(table), "rules of another backend") for table in tables)
