@@ -16,7 +16,7 @@ from cni_agent.backends import BACKENDS, Backend, Name, backend
 from cni_agent.capture import Capture, Family
 from cni_agent.failure import CommandError, Failure, KernelRefused
 from cni_agent.inside import Inside
-from cni_agent.netlink import CREATE, EXCLUSIVE, Channel, Refusal, attribute, refused, text
+from cni_agent.netlink import CREATE, EXCLUSIVE, Channel, attribute, text
 from cni_agent.netns import Netns
 
 WAIT: Final = 2.0  # seconds for a connection inside the node's own memory
@@ -25,6 +25,7 @@ NEW_LINK, NEW_ADDRESS = 16, 20
 _LINK: Final = struct.Struct("=BBHiII")  # family, -, type, index, flags, changed flags
 _ADDRESS: Final = struct.Struct("=BBBBI")
 _UP: Final = 1
+_INDEX: Final = 1000  # beyond the tunnel devices that some kernels put into every namespace
 _NO_DUPLICATE_DETECTION: Final = 2
 _KINDS: Final[dict[Family, socket.AddressFamily]] = {4: socket.AF_INET, 6: socket.AF_INET6}
 _LOOPBACK: Final[dict[Family, str]] = {4: "127.0.0.1", 6: "::1"}
@@ -99,43 +100,46 @@ def _verdict(name: Name, scratch: Netns, family: Family) -> Verdict:
 
 def _prepare(channel: Channel, families: tuple[Family, ...]) -> None:
     """Loopback up, and an interface through which the rest of the world would be reached."""
-    _tell(channel, "ip link set lo up", NEW_LINK, 0, _LINK.pack(0, 0, 0, 1, _UP, _UP))
+    number = channel.tell(NEW_LINK, 0, _LINK.pack(0, 0, 0, 1, _UP, _UP))
+    if number:
+        raise _unprepared("ip link set lo up", number)
     kinds = ("dummy", "veth")  # what the kernel has; pods need one of them anyway
     for kind in kinds:
-        payload = _LINK.pack(0, 0, 0, 2, _UP, _UP) + text(3, "probe0") + attribute(18, text(1, kind))
+        payload = _LINK.pack(0, 0, 0, _INDEX, _UP, _UP) + text(3, "probe0") + attribute(18, text(1, kind))
         number = channel.tell(NEW_LINK, CREATE | EXCLUSIVE, payload)
         if number == 0:
             break
     else:
-        raise refused(f"ip link add probe0 type {kinds[-1]}", Refusal(number, 0, ""))
+        raise _unprepared(f"ip link add probe0 type {kinds[-1]}", number)
     for family in families:
         address, length = _OWN[family]
         packed = socket.inet_pton(_KINDS[family], address)
-        payload = _ADDRESS.pack(_KINDS[family], length, _NO_DUPLICATE_DETECTION, 0, 2)
+        payload = _ADDRESS.pack(_KINDS[family], length, _NO_DUPLICATE_DETECTION, 0, _INDEX)
         payload += attribute(2, packed) + attribute(1, packed)
         number = channel.tell(NEW_ADDRESS, CREATE | EXCLUSIVE, payload)
         if number and family == 6:
             raise KernelRefused("no-ipv6", "the kernel has no IPv6, or it is disabled", number)
 
 
-def _tell(channel: Channel, doing: str, kind: int, flags: int, payload: bytes) -> None:
-    number = channel.tell(kind, flags, payload)
-    if number:
-        raise refused(doing, Refusal(number, 0, ""))
+def _unprepared(doing: str, number: int) -> Failure:
+    return Failure(
+        "not-tried", f"cannot be tried, the scratch namespace lacks an interface: {doing}: {os.strerror(number)}"
+    )
 
 
 def _inbound(scratch: Netns, family: Family) -> str:
-    """The proxy calling its own pod, as istio-validation does: must land on the inbound port."""
-    target = names.PASSTHROUGH[family].partition("/")[0]
-    return _lands(scratch, family, names.INBOUND_PORT, (target, names.PROBE_PORT), user=names.PROXY_ID)
+    """The proxy calling its own pod from loopback, as istio-validation does: must land on the inbound port."""
+    target = (names.PASSTHROUGH[family].partition("/")[0], names.PROBE_PORT)
+    source = _LOOPBACK[family]  # the kernel itself would choose the passthrough address, which is spared
+    return _lands(scratch, family, names.INBOUND_PORT, target, user=names.PROXY_ID, source=source)
 
 
 def _outbound(scratch: Netns, family: Family) -> str:
     """Somebody else calling the world: must land on the outbound port."""
-    return _lands(scratch, family, names.OUTBOUND_PORT, (_ELSEWHERE[family], 80), user=0)
+    return _lands(scratch, family, names.OUTBOUND_PORT, (_ELSEWHERE[family], 80), user=0, source=_OWN[family][0])
 
 
-def _lands(scratch: Netns, family: Family, port: int, target: tuple[str, int], user: int) -> str:
+def _lands(scratch: Netns, family: Family, port: int, target: tuple[str, int], user: int, source: str) -> str:
     """Connects, and says what is wrong if the connection does not end at `port` with its destination known."""
     what = f"IPv{family} to {target[0]} port {target[1]}"
     with ExitStack() as stack:
@@ -146,6 +150,7 @@ def _lands(scratch: Netns, family: Family, port: int, target: tuple[str, int], u
         stack.enter_context(listener)
         stack.enter_context(client)
         try:
+            client.bind((source, 0))
             client.connect(target)
             accepted, _ = listener.accept()
         except OSError as error:

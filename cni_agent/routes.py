@@ -19,7 +19,7 @@ from cni_agent.names import PASSTHROUGH
 from cni_agent.netlink import CREATE, EXCLUSIVE, HEADER, Channel, Refusal, attribute, attributes, messages, refused
 from cni_agent.rules import Ruleset
 
-NEW_ADDRESS, DELETE_ADDRESS, GET_ADDRESS = 20, 21, 22
+NEW_LINK, NEW_ADDRESS, DELETE_ADDRESS, GET_ADDRESS = 16, 20, 21, 22
 NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26
 NEW_RULE, DELETE_RULE, GET_RULE = 32, 33, 34
 OURS: Final = 137  # rtm_protocol and FRA_PROTOCOL; free in iproute2's rt_protos
@@ -57,11 +57,19 @@ class Step(NamedTuple):
     text: str
 
 
+# A pod's loopback is up before we see it. In a bare namespace we raise it: no route through it can exist otherwise.
+_LOOPBACK_UP: Final = Step(
+    NEW_LINK, NEW_LINK, struct.pack("=BBHiII", 0, 0, 0, LOOPBACK_INDEX, 1, 1), "ip link set lo up"
+)
+
+
 def ensure(channel: Channel, ruleset: Ruleset) -> list[Step]:
     """Adds what is missing, each once; what was added, for `undo`. When it fails it has undone all of it."""
     added: list[Step] = []
     for step in _steps(ruleset):
         number = channel.tell(step.new, CREATE | EXCLUSIVE, step.payload)
+        if number == errno.ENETDOWN and channel.tell(_LOOPBACK_UP.new, 0, _LOOPBACK_UP.payload) == 0:
+            number = channel.tell(step.new, CREATE | EXCLUSIVE, step.payload)
         if number == 0:
             added.append(step)
         elif number not in _EXISTS:
@@ -211,6 +219,4 @@ def _failed(step: Step, number: int) -> KernelRefused:
     if step.new == NEW_ADDRESS and number in (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
         sentence = "IPv6 is off here, so ::6 cannot be added to lo; run: sysctl -w net.ipv6.conf.all.disable_ipv6=0"
         return KernelRefused("no-ipv6", sentence, number)
-    if number == errno.ENETDOWN:
-        return KernelRefused("loopback-down", f"{step.text}: lo is down; run: ip link set lo up", number)
     return refused(step.text, Refusal(number, 0, ""))
