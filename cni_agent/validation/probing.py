@@ -26,6 +26,7 @@ class Prover:
     def __init__(self, probes: list[Probe]) -> None:
         self.unproven: dict[Probe, str] = dict.fromkeys(probes, "not tried")
         self._listeners: dict[int, socket.socket] = {}
+        self._places: set[tuple[str, tuple[str, int]]] = set()  # where they listen
         self._held: dict[Probe, socket.socket] = {}  # ports of probes that the running proxy will answer
         self._attempts: dict[Probe, socket.socket] = {}  # of this round, as are the next two
         self._clients: dict[tuple[str, int], Probe] = {}
@@ -60,17 +61,20 @@ class Prover:
         """
         packet = probe.packet
         here = probe.target if probe.lands is None else (_LOOPBACK[packet.family], probe.lands)
+        if (packet.protocol, here) in self._places:
+            return
         listener = _socket(packet.family, packet.protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(here)
             if packet.protocol == "tcp":
-                listener.listen(16)
+                listener.listen()
         except OSError as error:
             listener.close()
             self.unproven[probe] = f"cannot listen on {here[0]} port {here[1]}: {error.strerror}"
             self._hold(probe)
         else:
+            self._places.add((packet.protocol, here))
             self._listeners[listener.fileno()] = listener
             self._poll.register(listener, select.POLLIN)
 
