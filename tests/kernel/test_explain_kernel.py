@@ -105,7 +105,8 @@ def random_shot(dice: random.Random, capture: Capture) -> Shot:
         gid=dice.choice(GROUPS),
         mark=dice.choice((0, 0, 0, 0, 0, 0, capture.tproxy_mark, names.LOOP_MARK)) if marked else 0,
     )
-    return Shot("pod", leaving, bound)
+    # routed to lo by its mark alone, IPv6 would take ::6 for its source, the only address that lo has beside ::1
+    return Shot("pod", leaving, bound or (not inside and leaving.mark != 0))
 
 
 class Programmed:
