@@ -14,11 +14,10 @@ from typing import Final, Literal
 
 from cni_agent.failure import KernelRefused
 from cni_agent.inside import NETLINK_NETFILTER
-from cni_agent.netlink import SOL_NETLINK, messages
+from cni_agent.netlink import messages
 from cni_agent.netns import Netns
 
 Mode = Literal["repair", "report", "off"]
-NETLINK_ADD_MEMBERSHIP: Final = 1
 NFNLGRP_NFTABLES: Final = 7
 NEW_GENERATION: Final = 10 << 8 | 15  # NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: closes each transaction
 _RECEIVE: Final = 65536
@@ -33,7 +32,7 @@ class Notices:
             kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
             opened = socket.socket(socket.AF_NETLINK, kind, NETLINK_NETFILTER)
             try:
-                opened.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
+                opened.bind((0, 1 << (NFNLGRP_NFTABLES - 1)))
             except OSError:
                 opened.close()
                 raise

@@ -99,7 +99,7 @@ class _Terminated(_Wire):
 
 
 class _State(_Wire):
-    running: msgspec.Raw | None = None
+    running: Any = None  # its presence counts
     terminated: _Terminated | None = None
 
 

@@ -21,6 +21,7 @@ class Programmed:
 
     result: Result
     capture: Capture
+    own_addresses: tuple[str, ...]  # reported ones, of which one was found inside
     notices: Notices | None
     differences: str = ""
     disturbed: bool = False
@@ -33,7 +34,7 @@ def program(
     *,
     known: Capture | None,
     notices: Notices | None,
-    reported: Collection[str],
+    reported: tuple[str, ...],
     prover: Prover,
     drift: Mode,
 ) -> Programmed:
@@ -53,17 +54,17 @@ def program(
         if known == capture:
             found = backend.check(netns, ruleset)
             if not found:
-                return Programmed("unchanged", capture, notices)
+                return Programmed("unchanged", capture, reported, notices)
             differences = "; ".join(map(str, found[:_SHOWN])) + (
                 f"; and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
             )
             if drift != "repair":
-                return Programmed("drifted", capture, notices, differences)
+                return Programmed("drifted", capture, reported, notices, differences)
         result = backend.apply(netns, ruleset)
         # Our own change is announced too. One more than that is somebody else's, perhaps after we had read back.
         ours = 0 if result == "unchanged" else 1
         disturbed = notices is not None and notices.transactions() > ours
-        return Programmed(result, capture, notices, differences, disturbed)
+        return Programmed(result, capture, reported, notices, differences, disturbed)
     except BaseException:
         if opened is not None:
             opened.close()

@@ -225,7 +225,8 @@ class Reconciler:
             record.notices = done.notices
             record.notices.follow(self._loop, partial(self._rules_changed, record.uid))
         now = time.monotonic()
-        record.applied, record.own_addresses, record.failures, record.compared = done.capture, pod.addresses, 0, now
+        record.applied, record.own_addresses = done.capture, done.own_addresses
+        record.failures, record.compared = 0, now
         if first and record.seen is not None:
             record.milliseconds = (now - record.seen) * 1000
         if done.result == "unchanged" and not first and record.verdict.outcome in IN_PLACE:

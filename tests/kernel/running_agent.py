@@ -25,9 +25,10 @@ class RunningAgent:
         self.pods.mkdir(exist_ok=True)
         self.socket = str(folder / "agent.sock")
         self.log_path = folder / "log"
-        self._command = [sys.executable, "-m", "cni_agent", "run", "--cgroup-root", str(node.root)]
-        self._command += ["--metrics-address", "127.0.0.1:0", "--socket", self.socket, "--log-format", "json"]
-        self._command += options if "--node-name" in options else ["--pods-from", str(self.pods), *options]
+        self.command = [sys.executable, "-m", "cni_agent", "run", "--cgroup-root", str(node.root)]
+        self.command += ["--metrics-address", "127.0.0.1:0", "--socket", self.socket, "--log-format", "json"]
+        self.command += options if "--node-name" in options else ["--pods-from", str(self.pods), *options]
+        self.prefix: list[str] = []
         self._environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -35,7 +36,7 @@ class RunningAgent:
         self.log_path.unlink(missing_ok=True)
         Path(self.socket).unlink(missing_ok=True)
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(self._command, stderr=log, cwd=ROOT, env=self._environment)
+            self.process = subprocess.Popen([*self.prefix, *self.command], stderr=log, cwd=ROOT, env=self._environment)
         if wait:
             eventually(self.ready, what="the agent is ready")
 

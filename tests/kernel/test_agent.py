@@ -1,11 +1,13 @@
 """The agent on a node of real cgroups, namespaces and processes, its pods from a folder."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cni_agent import status
 from cni_agent.netns import Netns
 from tests.kernel.running_agent import RunningAgent
 from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
@@ -55,3 +57,350 @@ def test_a_pod_is_captured_as_its_sandbox_starts(cgroups: Node, tmp_path: Path) 
         assert line["netns"] == sandbox.netns.identity.inode
         sandbox.stop()
         eventually(lambda: agent.state(sandbox.uid) == "WaitingForSandbox")
+
+
+def run(sandbox: Sandbox, agent: RunningAgent, state: str = "Captured", **changes: object) -> None:
+    """A pod all the way from the folder to a state."""
+    write_manifest(agent.pods, sandbox.manifest(**changes))
+    sandbox.run()
+    eventually(lambda: agent.state(sandbox.uid) == state, what=f"{state}, not {agent.state(sandbox.uid)}")
+
+
+@in_node
+def test_pods_outside_the_mesh_and_on_the_hosts_network_are_left_alone(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        plain, host = Sandbox(cgroup.kubepods), Sandbox(cgroup.kubepods, "10.9.0.2")
+        run(plain, agent, "NotInMesh", spec={"containers": [{"name": "app"}]})
+        write_manifest(agent.pods, host.manifest(spec={"hostNetwork": True}))
+        host.make_pod()
+        host.make_container()
+        host.start(stay_in_host=True)
+        eventually(lambda: agent.state(host.uid) == "NotInMesh")
+        assert agent.snapshot()[host.uid]["reason"] == "host-network"
+        assert rules() == rules(plain.netns) == ""
+
+
+@in_node
+def test_a_process_that_stays_in_the_hosts_namespace_is_never_taken(cgroup: Node, tmp_path: Path) -> None:
+    """`conmon`: in the pod's cgroup for good, in the node's namespace for good."""
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        write_manifest(agent.pods, sandbox.manifest())
+        sandbox.make_pod()
+        sandbox.make_container()
+        sandbox.start(stay_in_host=True)
+        eventually(lambda: "node's own" in agent.snapshot().get(sandbox.uid, {}).get("sentence", ""))
+        assert rules() == ""
+        sandbox.start()
+        eventually(lambda: agent.state(sandbox.uid) == "Captured")
+        assert rules() == ""
+
+
+@in_node
+def test_a_mesh_process_in_a_namespace_of_a_pod_outside_the_mesh(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        plain, meshed = Sandbox(cgroup.kubepods), Sandbox(cgroup.kubepods, "10.9.0.2")
+        run(plain, agent, "NotInMesh", spec={"containers": [{"name": "app"}]})
+        eventually(plain.in_namespace)
+        write_manifest(agent.pods, meshed.manifest())
+        meshed.make_pod()
+        meshed.make_container()
+        meshed.start(other=plain)
+        eventually(lambda: agent.state(meshed.uid) == "Refused")
+        assert agent.snapshot()[meshed.uid]["reason"] == "other-owner"
+        assert rules(plain.netns) == ""
+
+
+@in_node
+def test_reported_addresses_that_are_not_in_the_namespace_raise_an_alarm(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods, "10.9.0.7")
+        run(sandbox, agent)
+        write_manifest(agent.pods, sandbox.manifest(status={"podIPs": [{"ip": "10.9.0.7"}]}))
+        eventually(lambda: not agent.said("Refused"))
+        write_manifest(agent.pods, sandbox.manifest(status={"podIPs": [{"ip": "10.9.0.8"}]}))
+        eventually(lambda: agent.state(sandbox.uid) == "Refused")
+        assert agent.snapshot()[sandbox.uid]["reason"] == "wrong-address"
+        assert agent.said("Refused")[0]["level"] == "warning"
+
+
+@in_node
+def test_a_restarted_agent_adopts_what_is_right_and_touches_nothing(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    sandbox = Sandbox(cgroup.kubepods)
+    with agent:
+        run(sandbox, agent)
+    before = handles(sandbox)
+    assert "ISTIO_OUTPUT" in before
+    with agent:
+        eventually(lambda: agent.state(sandbox.uid) == "Adopted")
+    assert handles(sandbox) == before
+
+
+def handles(sandbox: Sandbox) -> str:
+    """Rules with the numbers that the kernel gave them: equal means that nothing was written anew."""
+
+    def show() -> str:
+        return subprocess.run(["nft", "-a", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
+
+    return sandbox.netns.run_inside(show)
+
+
+@in_node
+def test_a_pod_that_ran_before_the_agent_is_captured_in_place_and_told(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    sandbox = Sandbox(cgroup.kubepods)
+    sandbox.run()
+    eventually(sandbox.in_namespace)
+    started = "2026-01-02T03:04:05Z"
+    write_manifest(agent.pods, sandbox.manifest(status={"phase": "Running", "startTime": started}))
+    with agent:
+        eventually(lambda: agent.state(sandbox.uid) == "CapturedLate")
+        assert chains(sandbox) > 3
+        [line] = agent.said("CapturedLate")
+        assert started in line["why"]
+        assert line["level"] == "warning"
+
+
+@in_node
+def test_rules_changed_while_the_agent_was_away_are_repaired(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    sandbox = Sandbox(cgroup.kubepods)
+    with agent:
+        run(sandbox, agent)
+    right = rules(sandbox.netns)
+    in_namespace(sandbox, "iptables-nft -t nat -F ISTIO_OUTPUT")
+    assert rules(sandbox.netns) != right
+    with agent:
+        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
+    assert rules(sandbox.netns) == right
+
+
+def in_namespace(sandbox: Sandbox, command: str) -> None:
+    sandbox.netns.run_inside(lambda: subprocess.run(command, shell=True, check=True, capture_output=True))  # noqa: S602
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["nft flush ruleset", "iptables-nft -t nat -F ISTIO_OUTPUT", "iptables-nft -t nat -I ISTIO_OUTPUT -j RETURN"],
+)
+@in_node
+def test_drift_is_repaired_when_it_happens(cgroup: Node, tmp_path: Path, damage: str) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        right = rules(sandbox.netns)
+        for number in range(1, 4):
+            in_namespace(sandbox, damage)
+            eventually(lambda: rules(sandbox.netns) == right, what=f"repair {number}")
+            eventually(lambda count=number: agent.snapshot()[sandbox.uid]["drifts"] == count)
+        assert agent.state(sandbox.uid) == "Repaired"
+        assert 'initless_drifts_total{action="Repaired"} 3.0' in agent.page("/metrics")
+        assert agent.said("Repaired")[0]["level"] == "warning"
+
+
+@in_node
+def test_changes_of_others_in_the_pod_are_no_drift(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        in_namespace(sandbox, "nft add table inet theirs")
+        in_namespace(sandbox, "nft add chain inet theirs c")
+        in_namespace(sandbox, "nft flush ruleset")  # seen after the ones above, so those had their turn
+        eventually(lambda: agent.snapshot()[sandbox.uid]["drifts"] == 1)
+        assert len(agent.said("Repaired")) == 1
+
+
+@in_node
+def test_drift_is_only_reported_when_told_so(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path, "--drift", "report") as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        in_namespace(sandbox, "nft flush ruleset")
+        eventually(lambda: agent.state(sandbox.uid) == "Drifted")
+        assert rules(sandbox.netns) == ""
+        assert 'initless_pods{outcome="Drifted"} 1.0' in agent.page("/metrics")
+
+
+@in_node
+def test_before_app_waits_for_the_applications_init_containers(cgroup: Node, tmp_path: Path) -> None:
+    def pod(*statuses: dict[str, object]) -> dict[str, object]:
+        return sandbox.manifest(
+            metadata={"annotations": {"sidecar.istio.io/status": "{}", "initless.io/capture": "before-app"}},
+            spec={"initContainers": [{"name": "migrate"}, {"name": "istio-validation"}]},
+            status={"initContainerStatuses": list(statuses)},
+        )
+
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        write_manifest(agent.pods, pod({"name": "migrate", "state": {"running": {}}}))
+        sandbox.run()
+        eventually(lambda: agent.state(sandbox.uid) == "WaitingForInit")
+        eventually(sandbox.in_namespace)
+        assert rules(sandbox.netns) == ""
+        write_manifest(agent.pods, pod({"name": "migrate", "state": {"terminated": {"exitCode": 0}}}))
+        eventually(lambda: agent.state(sandbox.uid) == "Captured")
+        assert chains(sandbox) > 3
+
+
+@in_node
+def test_a_pod_without_validation_raises_an_alarm(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent, spec={"initContainers": []})
+        eventually(lambda: agent.said("ValidationMissing"))
+        assert agent.state(sandbox.uid) == "Captured"
+
+
+@in_node
+def test_a_bad_annotation_is_named_and_nothing_is_written(cgroup: Node, tmp_path: Path) -> None:
+    bad = {"sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/includeInboundPorts": "80,http"}
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent, "InvalidAnnotation", metadata={"annotations": bad})
+        assert "includeInboundPorts" in agent.snapshot()[sandbox.uid]["sentence"]
+        eventually(sandbox.in_namespace)
+        assert rules(sandbox.netns) == ""
+        write_manifest(agent.pods, sandbox.manifest())
+        eventually(lambda: agent.state(sandbox.uid) == "Captured")
+
+
+@in_node
+def test_changed_settings_replace_the_rules(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        excluded = {"sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/excludeOutboundPorts": "4321"}
+        write_manifest(agent.pods, sandbox.manifest(metadata={"annotations": excluded}))
+        eventually(lambda: agent.state(sandbox.uid) == "Updated")
+        assert "4321" in rules(sandbox.netns)
+
+
+@in_node
+def test_a_sandbox_that_is_made_anew_is_captured_anew(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        first = Sandbox(cgroup.kubepods)
+        run(first, agent)
+        first.stop()
+        second = Sandbox(cgroup.kubepods, uid=first.uid)
+        second.run()
+        eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        assert chains(second) > 3
+
+
+@in_node
+def test_a_kubelet_with_its_own_cgroup_root(tmp_path: Path, nested: Node) -> None:
+    with RunningAgent(nested, tmp_path) as agent:
+        assert agent.said("watching")[0]["kubepods"] == [str(nested.kubepods)]
+        run(Sandbox(nested.kubepods), agent)
+
+
+@pytest.fixture
+def nested() -> Iterator[Node]:
+    with node("v1", kubelet_root="kc") as made:
+        yield made
+
+
+@in_node
+def test_a_mounted_host_proc_serves_an_agent_with_a_pid_namespace_of_its_own(cgroups: Node, tmp_path: Path) -> None:
+    host_proc = tmp_path / "host-proc"
+    host_proc.mkdir()
+    subprocess.run(["mount", "--bind", "/proc", str(host_proc)], check=True)
+    agent = RunningAgent(cgroups, tmp_path, "--host-proc", str(host_proc))
+    agent.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    agent.start()
+    assert "of its own" in agent.said("finding processes")[0]["how"]
+    for number in range(1, 4):
+        sandbox = Sandbox(cgroups.kubepods, f"10.9.0.{number}")
+        write_manifest(agent.pods, sandbox.manifest())
+        sandbox.make_pod()
+        sandbox.make_container()
+        sandbox.start(host_seconds=0.01)
+        eventually(lambda found=sandbox: agent.state(found.uid) == "Captured")
+    assert rules() == ""
+
+
+@in_node
+def test_what_events_missed_a_scan_finds(cgroup: Node, tmp_path: Path) -> None:
+    """A pod whose cgroup is where nobody looks: beside the tree that was found."""
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.root / "elsewhere")
+        write_manifest(agent.pods, sandbox.manifest())
+        sandbox.run()
+        eventually(lambda: agent.state(sandbox.uid) == "Captured", 40)
+        assert "initless_scan_found_pods_total 1.0" in agent.page("/metrics")
+        assert agent.said("found by a scan of /proc, not by events")
+
+
+@in_node
+def test_sigterm_leaves_pods_as_they_are(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    sandbox = Sandbox(cgroup.kubepods)
+    with agent:
+        run(sandbox, agent)
+        right = rules(sandbox.netns)
+    assert rules(sandbox.netns) == right
+    assert agent.said("stopping; pods are left as they are")
+    assert not Path(agent.socket).exists()
+
+
+def refused_as_nobody(path: str) -> bool:
+    """Whether the kernel keeps an ordinary user from a socket, whose folder is open to all."""
+    folder = Path(path).parent
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        folder.chmod(0o755)
+        os.setuid(65534)
+        try:
+            status.ask(Path(path).name)
+        except PermissionError:
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@in_node
+def test_seen_from_outside(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path, environment={"INITLESS_DRIFT": "report"}) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        assert agent.page("/healthz") == agent.page("/readyz") == "ok\n"
+        metrics = agent.page("/metrics")
+        assert 'initless_pods{outcome="Captured"} 1.0' in metrics
+        assert 'initless_capture_seconds_count{phase="seen_to_verified"} 1.0' in metrics
+        assert 'initless_backend_info{backend="iptables-nft"} 1.0' in metrics
+        assert Path(agent.socket).stat().st_mode & 0o777 == 0o600
+        assert agent.said("settings")[0]["drift"] == "report"
+        command = [*agent.command[:3], "status", "--socket", agent.socket]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert f"shop/app-{sandbox.uid[:8]}" in shown and "Captured" in shown
+        assert refused_as_nobody(agent.socket)
+
+
+@in_node
+def test_not_ready_says_why(cgroup: Node, tmp_path: Path) -> None:
+    cgroup.kubepods.rmdir()
+    agent = RunningAgent(cgroup, tmp_path)
+    agent.start(wait=False)
+    eventually(lambda: agent.said("watching"))
+    with pytest.raises(OSError, match="503"):
+        agent.page("/readyz")
+    cgroup.kubepods.mkdir()
+    eventually(agent.ready)
+    assert agent.stop() == 0
+
+
+@in_node
+def test_bad_settings_are_named(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    for options, named in (
+        (["--metrics-address", "x"], "--metrics-address"),
+        (["--backend", "ebpf"], "--backend"),
+        (["--pods-from", str(tmp_path / "absent")], "absent"),
+    ):
+        done = subprocess.run([*agent.command, *options], capture_output=True, text=True, check=False, timeout=20)
+        assert done.returncode in (1, 2)
+        assert named in done.stderr
+        assert "Traceback" not in done.stderr
