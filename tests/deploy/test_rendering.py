@@ -1,0 +1,121 @@
+"""The kustomize base, its components and overlays, and the Helm chart render the same objects."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.rendering import (
+    DAEMONSET,
+    KUBERNETES,
+    ROOT,
+    Objects,
+    helm,
+    kustomize,
+    run,
+    tools,
+    without_helm_labels,
+)
+
+NAMESPACE = ("Namespace", "", "initless-system")  # Helm puts its release into a namespace that is there already
+COMPONENTS = {
+    "service-monitor": "monitoring.serviceMonitor.enabled=true",
+    "alerts": "monitoring.rules.enabled=true",
+    "dashboard": "monitoring.dashboard.enabled=true",
+    "admission-policy": "admissionPolicy.enabled=true",
+}
+
+
+def assert_same(by_kustomize: Objects, by_helm: Objects) -> None:
+    by_kustomize.pop(NAMESPACE)
+    by_helm = without_helm_labels(by_helm)
+    assert set(by_kustomize) == set(by_helm)
+    for name, found in by_kustomize.items():
+        assert found == by_helm[name], name
+
+
+def test_the_base_is_the_chart_with_its_default_values() -> None:
+    assert_same(kustomize(DAEMONSET / "base"), helm())
+
+
+@pytest.mark.parametrize("platform", ["openshift", "gke"])
+def test_an_overlay_is_the_chart_with_that_platform(platform: str) -> None:
+    assert_same(kustomize(DAEMONSET / "overlays" / platform), helm("--set", f"platform={platform}"))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_is_the_chart_with_that_option(component: str, tmp_path: Path) -> None:
+    folder = DAEMONSET / "base"
+    wanted = {
+        "resources": [relative(folder, tmp_path)],
+        "components": [relative(DAEMONSET / "components" / component, tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    by_kustomize = kustomize(tmp_path)
+    assert set(by_kustomize) > set(kustomize(folder))
+    assert_same(by_kustomize, helm("--set", COMPONENTS[component]))
+
+
+def relative(folder: Path, start: Path) -> str:
+    """kustomize takes no absolute paths."""
+    return "/".join([".."] * (len(start.resolve().parts) - 1) + list(folder.resolve().parts[1:]))
+
+
+def test_every_component_is_compared() -> None:
+    assert {folder.name for folder in (DAEMONSET / "components").iterdir()} == set(COMPONENTS)
+
+
+def test_helm_lint_is_content() -> None:
+    text = run("helm", "lint", "--strict", DAEMONSET / "chart", "--kube-version", KUBERNETES)
+    assert "WARNING" not in text and "ERROR" not in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("agent.backend=ebpf", "'/agent/backend': value must be one of 'auto', 'iptables-nft'"),
+        ("agent.dirft=off", "additional properties 'dirft' not allowed"),
+        ("revision=Canary", "'/revision'"),
+        ("enableNamespacesByDefault=true,revision=canary", "belongs to the default revision"),
+        ("injector.workers=0", "'/injector/workers'"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(setting: str, complaint: str) -> None:
+    assert complaint in refusal("--set", setting)
+
+
+def test_autopilot_is_refused_before_anything_is_installed() -> None:
+    assert "GKE Autopilot" in refusal("--api-versions", "auto.gke.io/v1")
+
+
+def refusal(*options: str) -> str:
+    command = [tools() / "helm", "template", "initless", DAEMONSET / "chart", "--kube-version", KUBERNETES, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_a_revision_has_names_of_its_own() -> None:
+    """Two releases side by side share nothing but the namespace."""
+    revision = helm("--set", "revision=canary,agent.enabled=false,resourceQuota.enabled=false")
+    assert not set(revision) & set(helm())
+    assert {name for _, _, name in revision} == {"initless-injector-canary", "initless-injector-canary-certs"}
+
+
+def test_versions_agree() -> None:
+    chart = yaml.safe_load((DAEMONSET / "chart/Chart.yaml").read_text())
+    package = re.search(r'__version__ = "(.*)"', (ROOT / "cni_agent/__init__.py").read_text())
+    assert package and chart["appVersion"] == chart["version"] == package[1]
+    for found in kustomize(DAEMONSET / "base").values():
+        assert found["metadata"]["labels"]["app.kubernetes.io/version"] == package[1]
+
+
+def test_the_dashboard_is_json_and_its_panels_do_not_overlap() -> None:
+    dashboard = json.loads((DAEMONSET / "chart/files/dashboard/initless.json").read_text())
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
+    assert len(cells) == len(set(cells))
+    assert all(x < 24 for x, _ in cells)
