@@ -6,8 +6,7 @@ from typing import Final
 from cni_agent import names, values
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
-from injector import effective, proxyconfig_check, quantity
-from injector.proxyconfig import CODE_DEFAULTS, layered
+from injector import effective, quantity
 
 TEMPLATES: Final = "inject.istio.io/templates"
 STATUS_PORT: Final = "status.sidecar.istio.io/port"
@@ -43,13 +42,6 @@ def _seconds(text: str) -> None:
     values.number(text, 0, 2**31 - 1)  # the API's field is an int32
 
 
-def _config(text: str) -> None:
-    config = layered([CODE_DEFAULTS, effective.from_annotation(text)])
-    wrong = list(proxyconfig_check.violations(config))
-    if wrong:
-        raise Refused(f"a ProxyConfig: {', '.join(wrong)}")
-
-
 def _ports(text: str) -> None:
     values.ports(text.strip())
 
@@ -70,7 +62,7 @@ _RULES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     names.KUBEVIRT_INTERFACES: ("kubevirtInterfaces", values.interfaces),
     names.REROUTE_INTERFACES: ("reroute-virtual-interfaces", values.interfaces),
     MERGE_METRICS: ("merge-metrics", _boolean),
-    effective.ANNOTATION: ("proxy config", _config),
+    effective.ANNOTATION: ("proxy config", effective.check),
     **dict.fromkeys(RESOURCES, ("resource", quantity.canonical)),
     names.CAPTURE_POINT: ("capture", lambda text: values.choice(text, ("sandbox", "before-app"))),
 }

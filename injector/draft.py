@@ -29,6 +29,26 @@ class Slot:
         self.content = content
 
 
+class Names:
+    """The names that templates define, list by list, as if they were merged into an empty pod."""
+
+    def __init__(self) -> None:
+        self.lists: dict[ListName, list[str]] = {where: [] for where in LISTS}
+
+    def add(self, overlay: Mapping[str, Any]) -> None:
+        """Merges the names of one more template."""
+        spec = overlay.get("spec") or {}
+        for where in LISTS:
+            items = spec.get(where) or []
+            named = [item.get("name", "") for item in items if DIRECTIVE not in item]
+            before = self.lists[where]
+            if before and named:
+                order = interleaved(before, named)
+                self.lists[where] = [named[index] if added else before[index] for added, index in order]
+            elif named:
+                self.lists[where] = named
+
+
 class Draft:
     """The pod as it will be. `whole` gives the pod's whole JSON, which is decoded only when something needs it."""
 
@@ -92,22 +112,18 @@ class Draft:
         spec = overlay.get("spec") or {}
         for where in LISTS:
             items = spec.get(where) or []
-            if keep_sources and where == "volumes":
-                items = [without_nulls(item) for item in items]
             if items:
-                self.lists[where] = self._merged(where, items)
+                self.lists[where] = self._merged(where, items, heed_nulls=where != "volumes" or not keep_sources)
         self._apply_rest("metadata", self.metadata, metadata, ("labels", "annotations"))
         self._apply_rest("spec", self.spec, spec, LISTS)
 
     def put(self, where: ListName, item: dict[str, Any]) -> None:
         """Merges one container on top."""
-        self.lists[where] = self._merged(where, [item])
+        self.lists[where] = self._merged(where, [item], heed_nulls=True)
 
-    def _merged(self, where: ListName, items: list[dict[str, Any]]) -> list[Slot]:
+    def _merged(self, where: ListName, items: list[dict[str, Any]], *, heed_nulls: bool) -> list[Slot]:
         slots = self.lists[where]
-        if not slots:
-            return [_fresh(item) for item in items if DIRECTIVE not in item]
-        if any(item.get(DIRECTIVE) == "replace" for item in items):
+        if not slots or any(item.get(DIRECTIVE) == "replace" for item in items):
             return [_fresh(item) for item in items if DIRECTIVE not in item]
         dropped = {item["name"] for item in items if item.get(DIRECTIVE) == "delete" and "name" in item}
         slots = [slot for slot in slots if slot.name not in dropped]
@@ -116,7 +132,8 @@ class Draft:
         for item in items:
             name = item.get("name", "")
             if name in there:
-                there[name].content = merged(self.content(where, there[name]), item)
+                overlay = item if heed_nulls else without_nulls(item)
+                there[name].content = merged(self.content(where, there[name]), overlay)
             else:
                 there[name] = _fresh(item)
         order = interleaved([slot.name for slot in slots], [item.get("name", "") for item in items])
@@ -130,13 +147,13 @@ class Draft:
         known: tuple[str, ...],
     ) -> None:
         for name in overlay.keys() - set(known):
-            base = {name: changed[name] if name in changed else self.original(part).get(name)}
-            changed[name] = merged(without_nulls(base), {name: overlay[name]}).get(name)
+            base = changed[name] if name in changed else self.original(part).get(name)
+            changed[name] = merged({} if base is None else {name: base}, {name: overlay[name]}).get(name)
 
 
 def _fresh(item: Mapping[str, Any]) -> Slot:
     content = without_nulls(item)
-    return Slot(content.get("name", ""), None, content=dict(content))
+    return Slot(content.get("name", ""), None, content=content)
 
 
 def _viewed(containers: list[Container] | None) -> list[Slot]:

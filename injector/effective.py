@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from cni_agent.values import Refused
-from injector import proxyconfig, yamltext
+from injector import proxyconfig, proxyconfig_check, yamltext
 from injector.facts import ClusterFacts
 from injector.proxyconfig import ProxyConfig
 from injector.settings import Settings
@@ -53,6 +53,18 @@ def holds(config: ProxyConfig) -> bool:
 def from_annotation(text: str) -> ProxyConfig:
     """Reads the annotation. Raises `Refused`."""
     return _cached(text) if len(text) <= _CACHED else proxyconfig.read(yamltext.one(text))
+
+
+def check(text: str) -> None:
+    """Raises `Refused` unless the annotation is a ProxyConfig that Istio would take, over the code's defaults."""
+    written = yamltext.one(text)
+    config = {
+        **proxyconfig.layered([proxyconfig.CODE_DEFAULTS, proxyconfig.read(written)]),
+        **proxyconfig.zeros(written),
+    }
+    wrong = list(proxyconfig_check.violations(config))
+    if wrong:
+        raise Refused(f"a ProxyConfig: {', '.join(wrong)}")
 
 
 @lru_cache(maxsize=256)

@@ -194,8 +194,6 @@ def _datadog(workload: Workload) -> Iterator[Variable]:
 
 def _otel(workload: Workload) -> Iterator[Variable]:
     if workload.settings.mesh.otel_attributes:
-        text = resource_attributes(
-            workload.annotations, workload.labels, workload.namespace, workload.containers
-        )
+        text = resource_attributes(workload.annotations, workload.labels, workload.namespace, workload.containers)
         if text:
             yield variable("OTEL_RESOURCE_ATTRIBUTES", text)

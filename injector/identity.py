@@ -18,7 +18,9 @@ class Identity(NamedTuple):
 
     def owner(self, namespace: str) -> str:
         """ISTIO_META_OWNER."""
-        return f"kubernetes://apis/{self.api_version}/namespaces/{namespace or 'default'}/{self.kind.lower()}s/{self.name}"
+        return (
+            f"kubernetes://apis/{self.api_version}/namespaces/{namespace or 'default'}/{self.kind.lower()}s/{self.name}"
+        )
 
 
 def identity(metadata: Metadata, labels: Mapping[str, str]) -> Identity:

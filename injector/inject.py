@@ -8,8 +8,8 @@ from cni_agent import names
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
 from injector import annotations as known
-from injector import openshift, prometheus, urlpath, warnings
-from injector.draft import CONTAINER_LISTS, Draft, ListName, Slot
+from injector import openshift, probes, prometheus, urlpath, warnings
+from injector.draft import CONTAINER_LISTS, Draft, ListName, Names, Slot
 from injector.effective import effective, hold
 from injector.environment import Variable, variable
 from injector.facts import ClusterFacts
@@ -19,16 +19,16 @@ from injector.merge import merged
 from injector.native import cluster_native, rendered_native, stated_native
 from injector.ordering import order
 from injector.overrides import Overrides, align_ids, relocate
-from injector.patch import Operation, operations
+from injector.patch import operations
 from injector.pod import Container, Metadata, Pod, Spec, container
-from injector.previous import Previous, previous, take_out
+from injector.previous import previous, take_out
+from injector.probes import Operation
 from injector.rewrite import Rewrite, rewrite
 from injector.settings import Settings
 from injector.templates import rendered
 from injector.workload import Workload
 
 _NETWORK_LABEL = "topology.istio.io/network"
-_EMPTY = Pod(metadata=Metadata(), spec=Spec())
 # What a proxy has by template or not at all: an earlier injection's must not outlive it
 _BY_TEMPLATE_ONLY = ("lifecycle", "startupProbe", "readinessProbe", "restartPolicy")
 
@@ -74,7 +74,7 @@ class _Injector:
         self.facts = facts
         self.namespace = namespace
         self.draft = Draft(pod, whole)
-        self.template = Draft(_EMPTY, dict)  # the templates alone, for the names that they define
+        self.template = Names()
         self.labels = self.draft.labels  # as they came: a draft gets new ones
         self.annotations = self.draft.annotations
         known.check(self.annotations, stock=settings.stock)
@@ -101,14 +101,12 @@ class _Injector:
             self.draft.annotations.get(names.INTERCEPTION_MODE),
         )
         align_ids(self.draft, overrides.proxy(), tproxy=tproxy, stock=self.settings.stock)
-        self._metrics()
-        rewritten = rewrite(self.draft, self.settings, self._table_before())
-        self._probe_table(rewritten)
+        rewritten = self._finish_variables()
         self._mark()
         self._carry_over()
         before_app = self.annotations.get(names.CAPTURE_POINT) == "before-app"
         order(self.draft, hold=hold(self.settings, self.annotations), before_app=before_app)
-        patch = operations(self.pod, self.draft, rewritten.edits)
+        patch = operations(self.pod, self.draft, rewritten.operations)
         said = warnings.of_injection(self.pod, self.draft, workload, self.before, rewritten.unknown_ports)
         return Injection(patch, said)
 
@@ -194,31 +192,10 @@ class _Injector:
 
     def _merge(self, name: str, workload: Workload, overrides: Overrides, native: bool) -> None:
         overlay = rendered(name, workload)
-        self.template.apply(overlay, keep_sources=True)
+        self.template.add(overlay)
         overrides.remember(self.template)
         relocate(self.draft, self.template, native=native, stock=self.settings.stock)
         self.draft.apply(overlay, keep_sources=not self.settings.stock)
-
-    def _proxy(self) -> dict[str, Any] | None:
-        place = self.draft.find(names.PROXY_CONTAINER)
-        return self.draft.content(*place) if place else None
-
-    def _metrics(self) -> None:
-        """Variables of the URL, then those of the metrics merge: appended in this order."""
-        proxy = self._proxy()
-        if proxy is not None and self.variables:
-            kept = [item for item in _env(proxy) if item.get("name") not in self.variables]
-            proxy["env"] = [*kept, *(variable(name, value) for name, value in sorted(self.variables.items()))]
-        self.draft.annotations = dict(self.draft.annotations)
-        said = prometheus.merge(self.draft.annotations, self.settings)
-        if said is None:
-            said = self._said_before()
-        if proxy is not None and said is not None:
-            proxy["env"] = [*_env(proxy), variable(prometheus.VARIABLE, said)]
-        if proxy is not None:
-            port = prometheus.secure_port(self.draft.annotations, _env(proxy))
-            if port is not None:
-                self.draft.annotations[prometheus.SECURE_PORT] = port
 
     def _former(self, name: str) -> Any:
         """The value of a variable of the istio-proxy that an earlier injection put in."""
@@ -228,17 +205,26 @@ class _Injector:
         values = (item.get("value") for item in _env(self.draft.content(*taken)) if item.get("name") == name)
         return next(values, None)
 
-    def _said_before(self) -> str | None:
-        said = self._former(prometheus.VARIABLE)
-        return said if isinstance(said, str) else None
-
-    def _table_before(self) -> Any:
-        return self._former("ISTIO_KUBE_APP_PROBERS")
-
-    def _probe_table(self, rewritten: Rewrite) -> None:
-        proxy = self._proxy()
-        if proxy is not None and rewritten.variable is not None:
-            proxy["env"] = rewritten.with_table(_env(proxy))
+    def _finish_variables(self) -> Rewrite:
+        """Appends, in this order: what the URL sets, what Prometheus was told before, the table of probes."""
+        place = self.draft.find(names.PROXY_CONTAINER)
+        proxy = self.draft.content(*place) if place else {}
+        env = _env(proxy)
+        if self.variables:
+            kept = [item for item in env if item.get("name") not in self.variables]
+            env = [*kept, *(variable(name, value) for name, value in sorted(self.variables.items()))]
+        self.draft.annotations = dict(self.draft.annotations)
+        said = prometheus.merge(self.draft.annotations, self.settings) or self._former(prometheus.VARIABLE)
+        if isinstance(said, str):
+            env = [*env, variable(prometheus.VARIABLE, said)]
+        port = prometheus.secure_port(self.draft.annotations, env)
+        if port is not None and place:
+            self.draft.annotations[prometheus.SECURE_PORT] = port
+        rewritten = rewrite(self.draft, self.settings, self._former(probes.VARIABLE))
+        env = rewritten.with_table(env)
+        if env:
+            proxy["env"] = env
+        return rewritten
 
     def _mark(self) -> None:
         """The status annotation, which lists what the templates define, and the operator's annotations."""
@@ -246,10 +232,10 @@ class _Injector:
             self.draft.labels = {**self.draft.labels, _NETWORK_LABEL: self.variables[urlpath.NETWORK]}
         lists = self.template.lists
         status: Mapping[str, Any] = {
-            "initContainers": [slot.name for slot in lists["initContainers"]] or None,
-            "containers": [slot.name for slot in lists["containers"]] or None,
-            "volumes": [slot.name for slot in lists["volumes"]] or None,
-            "imagePullSecrets": [slot.name for slot in lists["imagePullSecrets"]] or None,
+            "initContainers": lists["initContainers"] or None,
+            "containers": lists["containers"] or None,
+            "volumes": lists["volumes"] or None,
+            "imagePullSecrets": lists["imagePullSecrets"] or None,
             "revision": self.settings.revision,
         }
         self.draft.annotations[names.STATUS] = compact_json(status)

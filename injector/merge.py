@@ -42,15 +42,13 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def without_nulls(value: Any) -> Any:
-    """The value as the typed API would print it again: a null means nothing was said. Copied only where it changes."""
-    if isinstance(value, Mapping):
-        kept = {key: without_nulls(inner) for key, inner in value.items() if inner is not None and key != DIRECTIVE}
-        return value if len(kept) == len(value) and all(kept[key] is value[key] for key in kept) else kept
-    if isinstance(value, list):
-        inner = [without_nulls(item) for item in value]
-        return value if all(new is old for new, old in zip(inner, value, strict=True)) else inner
-    return value
+def without_nulls(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An overlay's item as it starts out: a null says nothing where nothing was. Deeper ones the API server drops."""
+    return {
+        key: {name: inner for name, inner in value.items() if inner is not None} if type(value) is dict else value
+        for key, value in item.items()
+        if value is not None and key != DIRECTIVE
+    }
 
 
 def interleaved(base: Sequence[Hashable], overlay: Sequence[Hashable]) -> Iterator[tuple[bool, int]]:
@@ -81,15 +79,15 @@ def interleaved(base: Sequence[Hashable], overlay: Sequence[Hashable]) -> Iterat
 
 
 def _value(key: str, old: Any, new: Any) -> Any:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return merged(old, new)
+    if isinstance(new, dict):
+        return merged(old, new) if isinstance(old, dict) else without_nulls(new)
     if isinstance(old, list) and old and isinstance(new, list) and key in KEYS:
         return _merged_list(old, new, KEYS[key])
-    return without_nulls(new)
+    return new
 
 
 def _merged_list(base: list[Any], overlay: list[Any], key: str) -> list[Any]:
-    if not all(isinstance(item, Mapping) for item in (*base, *overlay)):
+    if not all(isinstance(item, dict) for item in (*base, *overlay)):
         return overlay
     if any(item.get(DIRECTIVE) == "replace" for item in overlay):
         return [without_nulls(item) for item in overlay if DIRECTIVE not in item]

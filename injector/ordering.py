@@ -11,8 +11,8 @@ CORE_DUMP: Final = "enable-core-dump"
 def order(draft: Draft, *, hold: bool, before_app: bool) -> None:
     """istio-proxy last, or first when the application waits for it; the others as their work needs (reorderPod)."""
     containers, initial = draft.lists["containers"], draft.lists["initContainers"]
-    draft.lists["containers"] = _first(containers, names.PROXY_CONTAINER) if hold else _last(
-        containers, names.PROXY_CONTAINER
+    draft.lists["containers"] = (
+        _first(containers, names.PROXY_CONTAINER) if hold else _last(containers, names.PROXY_CONTAINER)
     )
     if any(slot.name == names.PROXY_CONTAINER for slot in initial):
         # A native sidecar starts before the application's init containers, so that they are in the mesh

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from cni_agent import names
 from injector.annotations import OVERRIDES
-from injector.draft import CONTAINER_LISTS, Draft, ListName
+from injector.draft import CONTAINER_LISTS, Draft, ListName, Names
 from injector.golang import compact_json
 from injector.merge import merged
 from injector.previous import Previous
@@ -24,24 +24,22 @@ class Overrides:
         self._stock = stock
         self._original: dict[tuple[ListName, str], Found] = {}
         self._draft = draft
-        self._places = {
-            where: {slot.name: slot for slot in reversed(draft.lists[where])} for where in CONTAINER_LISTS
-        }
+        self._places = {where: {slot.name: slot for slot in reversed(draft.lists[where])} for where in CONTAINER_LISTS}
 
-    def remember(self, template: Draft) -> None:
+    def remember(self, template: Names) -> None:
         """Copies the users' containers that this template is about to change."""
         for where in CONTAINER_LISTS:
-            for slot in template.lists[where]:
+            for name in template.lists[where]:
                 for place in CONTAINER_LISTS:
-                    mine = self._places[place].get(slot.name)
-                    if mine is not None and (place, slot.name) not in self._original:
-                        self._original[place, slot.name] = typed(self._draft.content(place, mine))
+                    mine = self._places[place].get(name)
+                    if mine is not None and (place, name) not in self._original:
+                        self._original[place, name] = typed(self._draft.content(place, mine))
 
-    def reapply(self, template: Draft) -> None:
+    def reapply(self, template: Names) -> None:
         """Merges them back on top, and notes them in the pod for the next time."""
         found: dict[ListName, list[Found]] = {"containers": [], "initContainers": []}
         for where in CONTAINER_LISTS:
-            for name in [slot.name for slot in template.lists[where]]:
+            for name in template.lists[where]:
                 overlay = self._wanted(where, name)
                 if overlay is None:
                     continue
@@ -87,16 +85,15 @@ class Overrides:
         place[1].content = with_canonical_resources(dict(content))
 
 
-def relocate(draft: Draft, template: Draft, *, native: bool, stock: bool) -> None:
+def relocate(draft: Draft, template: Names, *, native: bool, stock: bool) -> None:
     """Moves the user's istio-proxy to the list in which the template has it.
 
     Stock moves it only towards the init containers, and only if the pod or the cluster says `native` in so many words.
     """
     name = names.PROXY_CONTAINER
-    wanted = template.find(name)
-    if wanted is None:
+    target = next((where for where in CONTAINER_LISTS if name in template.lists[where]), None)
+    if target is None:
         return
-    target = wanted[0]
     source: ListName = "containers" if target == "initContainers" else "initContainers"
     if stock and not (native and target == "initContainers"):
         return
@@ -111,7 +108,7 @@ def relocate(draft: Draft, template: Draft, *, native: bool, stock: bool) -> Non
 
 
 def align_ids(draft: Draft, user: Mapping[str, Any] | None, *, tproxy: bool, stock: bool) -> None:
-    """istio-validation runs as the user's istio-proxy does, and expects its id to be exempt (adjustInitContainerUser)."""
+    """istio-validation runs as the user's istio-proxy does, and checks that id (adjustInitContainerUser)."""
     context = (user or {}).get("securityContext") or {}
     uid, gid = context.get("runAsUser"), context.get("runAsGroup")
     if uid is None and gid is None:

@@ -5,21 +5,17 @@ that nobody here knows stay with the element they belong to.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from injector.draft import LISTS, Draft, ListName, Slot
 from injector.pod import Pod
-from injector.probes import Edit
-
-Operation = dict[str, Any]
+from injector.probes import Operation
 
 
-def operations(pod: Pod, draft: Draft, edits: Mapping[tuple[ListName, int], Sequence[Edit]]) -> list[Operation]:
+def operations(pod: Pod, draft: Draft, edits: list[Operation]) -> list[Operation]:
     """The patch. `edits` are changes to probes of containers that are otherwise as they came."""
-    result: list[Operation] = []
-    for (where, index), changes in edits.items():
-        for edit in changes:
-            _edit(result, ("spec", where, str(index), *edit.place), edit)
+    result = list(edits)
     metadata, spec = pod.metadata, pod.spec
     if metadata is None:
         result.append({"op": "add", "path": "/metadata", "value": {}})
@@ -44,7 +40,12 @@ def pointer(path: Sequence[str]) -> str:
     >>> pointer(("metadata", "labels", "a/b~c"))
     '/metadata/labels/a~1b~0c'
     """
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
+    return "/" + "/".join([_escaped(part) for part in path])
+
+
+@lru_cache(maxsize=1024)  # the same few annotations and labels in every pod
+def _escaped(part: str) -> str:
+    return part.replace("~", "~0").replace("/", "~1")
 
 
 def difference(result: list[Operation], path: tuple[str, ...], old: Any, new: Any) -> None:
@@ -101,22 +102,12 @@ def _pairs(result: list[Operation], name: str, old: Mapping[str, str | None] | N
         return
     for key in old:
         if key not in new:
-            result.append({"op": "remove", "path": pointer(("metadata", name, key))})
+            result.append({"op": "remove", "path": f"/metadata/{name}/{_escaped(key)}"})
     for key, value in new.items():
         if key not in old:
-            result.append({"op": "add", "path": pointer(("metadata", name, key)), "value": value})
+            result.append({"op": "add", "path": f"/metadata/{name}/{_escaped(key)}", "value": value})
         elif (old[key] or "") != value:
-            result.append({"op": "replace", "path": pointer(("metadata", name, key)), "value": value})
-
-
-def _edit(result: list[Operation], path: tuple[str, ...], edit: Edit) -> None:
-    if edit.replaces:
-        result.append({"op": "remove", "path": pointer((*path, edit.replaces))})
-        result.append({"op": "add", "path": pointer((*path, "httpGet")), "value": edit.http_get})
-        return
-    for name, value in edit.http_get.items():
-        operation = "replace" if name in edit.there else "add"
-        result.append({"op": operation, "path": pointer((*path, "httpGet", name)), "value": value})
+            result.append({"op": "replace", "path": f"/metadata/{name}/{_escaped(key)}", "value": value})
 
 
 def _list(result: list[Operation], where: ListName, length: int | None, draft: Draft) -> None:
@@ -130,23 +121,21 @@ def _list(result: list[Operation], where: ListName, length: int | None, draft: D
         if slot.index is not None and slot.content is not None:
             before = draft.original_item(where, slot.index)
             difference(result, (*path, str(slot.index)), before, slot.content)
-    _sequence(result, path, length, slots)
+    _sequence(result, f"/spec/{where}", length, slots)
 
 
-def _sequence(result: list[Operation], path: tuple[str, ...], length: int, slots: list[Slot]) -> None:
+def _sequence(result: list[Operation], path: str, length: int, slots: list[Slot]) -> None:
     """Removes what is gone, last first, then walks the wanted order and inserts or moves what is not in place."""
     kept = {slot.index for slot in slots if slot.index is not None}
     for index in range(length - 1, -1, -1):
         if index not in kept:
-            result.append({"op": "remove", "path": pointer((*path, str(index)))})
+            result.append({"op": "remove", "path": f"{path}/{index}"})
     current: list[int | None] = [index for index in range(length) if index in kept]
     for position, slot in enumerate(slots):
         if slot.index is None:
-            operation = {"op": "add", "path": pointer((*path, str(position))), "value": slot.content}
-            result.append(operation)
+            result.append({"op": "add", "path": f"{path}/{position}", "value": slot.content})
             current.insert(position, None)
         elif current[position] != slot.index:
             origin = current.index(slot.index, position)
-            source, target = pointer((*path, str(origin))), pointer((*path, str(position)))
-            result.append({"op": "move", "from": source, "path": target})
+            result.append({"op": "move", "from": f"{path}/{origin}", "path": f"{path}/{position}"})
             current.insert(position, current.pop(origin))

@@ -25,11 +25,11 @@ class Header(msgspec.Struct, gc=False, frozen=True):
     value: str = ""
 
 
-class HTTPGet(msgspec.Struct, gc=False, frozen=True):
-    """v1.HTTPGetAction."""
+class HTTPGet(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
+    """v1.HTTPGetAction; printed as Go prints it, field by field."""
 
     path: str | None = None
-    port: int | str | None = 0
+    port: int | str | None = None
     host: str | None = None
     scheme: str | None = None
     httpHeaders: list[Header] | None = None
@@ -38,18 +38,18 @@ class HTTPGet(msgspec.Struct, gc=False, frozen=True):
 class TCPSocket(msgspec.Struct, gc=False, frozen=True):
     """v1.TCPSocketAction."""
 
-    port: int | str | None = 0
+    port: int | str | None = None
     host: str | None = None
 
 
 class GRPC(msgspec.Struct, gc=False, frozen=True):
     """v1.GRPCAction."""
 
-    port: int | None = 0
+    port: int | None = None
     service: str | None = None
 
 
-class Probe(msgspec.Struct, gc=False, frozen=True):
+class Probe(msgspec.Struct, gc=False, frozen=True, omit_defaults=True):
     """v1.Probe, and v1.LifecycleHandler, which is one without a timeout and without gRPC."""
 
     httpGet: HTTPGet | None = None

@@ -1,6 +1,7 @@
 """What an earlier injection left in a pod: the status annotation, and the containers that users had overridden."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -47,16 +48,16 @@ def previous(annotations: Mapping[str, str]) -> Previous:
     """Reads the two annotations. A malformed status is no status; malformed overrides refuse the pod."""
     status, readable = _Status(), False
     if names.STATUS in annotations:
-        try:
+        with suppress(msgspec.DecodeError):
             status, readable = msgspec.json.decode(annotations[names.STATUS], type=_Status), True
-        except msgspec.DecodeError:
-            pass
     overrides = _Overrides()
     if OVERRIDES in annotations:
         try:
             overrides = msgspec.json.decode(annotations[OVERRIDES], type=_Overrides)
         except msgspec.DecodeError as error:
-            raise Refused(f"annotation {OVERRIDES}: expected JSON with containers and initContainers ({error})") from None
+            raise Refused(
+                f"annotation {OVERRIDES}: expected JSON with containers and initContainers ({error})"
+            ) from None
     return Previous(
         marked=names.STATUS in annotations,
         readable=readable,

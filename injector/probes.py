@@ -4,7 +4,7 @@ Otherwise the kubelet's requests, which carry no client certificate, would be re
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -12,71 +12,34 @@ from injector.golang import compact_json
 from injector.pod import Container, HTTPGet, Probe
 
 VARIABLE: Final = "ISTIO_KUBE_APP_PROBERS"
-Action = Literal["httpGet", "tcpSocket", "grpc"]
-Table = dict[str, Any]
-_PATHS: Final = (
-    (("readinessProbe",), "/app-health/{}/readyz"),
-    (("livenessProbe",), "/app-health/{}/livez"),
-    (("startupProbe",), "/app-health/{}/startupz"),
-    (("lifecycle", "preStop"), "/app-lifecycle/{}/prestopz"),
-    (("lifecycle", "postStart"), "/app-lifecycle/{}/poststartz"),
-)
+Line = Probe | Mapping[str, Any]  # of the table; most probes are printed just as they came
+Operation = dict[str, Any]
 
 
-class Found(NamedTuple):
-    """One probe of a container: where it stands, and the agent's path for it."""
-
-    place: tuple[str, ...]
-    path: str
-    probe: Probe
-    action: Action
-
-
-class Edit(NamedTuple):
-    """A change to one probe: fields of its httpGet to set, and the action that httpGet replaces, if any."""
-
-    place: tuple[str, ...]
-    http_get: Mapping[str, Any]
-    replaces: Action | None
-    there: frozenset[str]  # which of these fields the probe already has
-
-
-def found(container: Container) -> Iterator[Found]:
-    """The probes that can go through the agent; commands and sleeps cannot, and need not."""
-    handlers: list[Probe | None] = [container.readinessProbe, container.livenessProbe, container.startupProbe]
+def found(container: Container) -> Iterator[tuple[str, str, Probe]]:
+    """Where in the container a probe stands, the agent's path for it, and the probe. gRPC is no lifecycle handler."""
+    name = container.name
+    if container.readinessProbe is not None:
+        yield "/readinessProbe", f"/app-health/{name}/readyz", container.readinessProbe
+    if container.livenessProbe is not None:
+        yield "/livenessProbe", f"/app-health/{name}/livez", container.livenessProbe
+    if container.startupProbe is not None:
+        yield "/startupProbe", f"/app-health/{name}/startupz", container.startupProbe
     lifecycle = container.lifecycle
-    handlers += [lifecycle.preStop, lifecycle.postStart] if lifecycle else [None, None]
-    for (place, path), probe in zip(_PATHS, handlers, strict=True):
-        if probe is None:
-            continue
-        if probe.httpGet is not None:
-            yield Found(place, path.format(container.name), probe, "httpGet")
-        elif probe.tcpSocket is not None:
-            yield Found(place, path.format(container.name), probe, "tcpSocket")
-        elif probe.grpc is not None and place[0] != "lifecycle":
-            yield Found(place, path.format(container.name), probe, "grpc")
+    if lifecycle is not None and lifecycle.preStop is not None:
+        yield "/lifecycle/preStop", f"/app-lifecycle/{name}/prestopz", lifecycle.preStop
+    if lifecycle is not None and lifecycle.postStart is not None:
+        yield "/lifecycle/postStart", f"/app-lifecycle/{name}/poststartz", lifecycle.postStart
 
 
-def entry(probe: Found, container: Container, agent: int) -> dict[str, Any] | None:
-    """The table's line: what the agent is to ask. None when it is the agent already, or the named port is unknown."""
-    written = probe.probe
-    fields: dict[str, Any]
-    if probe.action == "grpc":
-        assert written.grpc is not None
-        fields = {"port": written.grpc.port or 0, "service": written.grpc.service}
-    else:
-        action = written.httpGet if probe.action == "httpGet" else written.tcpSocket
-        assert action is not None
-        port = resolved(action.port, container)
-        if port is None or (port == agent and not isinstance(action.port, str)):
-            return None
-        fields = _http(action, port) if isinstance(action, HTTPGet) else {"port": port}
-        if not isinstance(action, HTTPGet) and action.host:
-            fields["host"] = action.host
-    line: dict[str, Any] = {probe.action: fields}
-    if written.timeoutSeconds and probe.place[0] != "lifecycle":
-        line["timeoutSeconds"] = written.timeoutSeconds
-    return line
+def line(place: str, probe: Probe, container: Container, agent: int) -> Line | None:
+    """What the agent is to ask. None when it is the agent already, or when a port's name is unknown."""
+    http = probe.httpGet
+    if http is not None and probe.tcpSocket is None and probe.grpc is None:
+        port = http.port
+        if type(port) is int and port != agent and port and probe.timeoutSeconds != 0 and _is_printed(http):
+            return probe
+    return _line(place, probe, container, agent)
 
 
 def resolved(port: int | str | None, container: Container) -> int | None:
@@ -87,33 +50,65 @@ def resolved(port: int | str | None, container: Container) -> int | None:
     return ports[-1] if ports else None
 
 
-def edit(probe: Found, port: int) -> Edit:
-    """What makes the kubelet ask the agent. Host and headers of an HTTP probe stay, as in Istio."""
-    action = probe.probe.httpGet
-    if probe.action != "httpGet" or action is None:
-        return Edit(probe.place, {"path": probe.path, "port": port}, probe.action, frozenset())
-    fields: dict[str, Any] = {}
-    if action.port != port:
-        fields["port"] = port
-    if action.path != probe.path:
-        fields["path"] = probe.path
-    if action.scheme == "HTTPS":  # the agent speaks HTTPS to the application
-        fields["scheme"] = "HTTP"
-    there = {"port"} | ({"path"} if action.path is not None else set()) | {"scheme"}
-    return Edit(probe.place, fields, None, frozenset(there))
+def changes(place: str, path: str, probe: Probe, port: int) -> list[Operation]:
+    """What makes the kubelet ask the agent. Host and headers of an HTTP probe stay, as in Istio.
+
+    `place` is a pointer to the probe. RFC 6902's `add` replaces a member that is there.
+    """
+    http = probe.httpGet
+    if http is None:
+        replaced = "tcpSocket" if probe.tcpSocket is not None else "grpc"
+        return [
+            {"op": "remove", "path": f"{place}/{replaced}"},
+            {"op": "add", "path": f"{place}/httpGet", "value": {"path": path, "port": port}},
+        ]
+    operations = []
+    if http.port != port:
+        operations.append({"op": "add", "path": f"{place}/httpGet/port", "value": port})
+    if http.path != path:
+        operations.append({"op": "add", "path": f"{place}/httpGet/path", "value": path})
+    if http.scheme == "HTTPS":  # the agent speaks HTTPS to the application
+        operations.append({"op": "add", "path": f"{place}/httpGet/scheme", "value": "HTTP"})
+    return operations
 
 
-def printed(table: Table) -> str:
+def printed(table: Mapping[str, Line]) -> str:
     """The variable, keys sorted."""
     return compact_json({path: table[path] for path in sorted(table)})
 
 
-def parsed(text: Any) -> Table | None:
+def parsed(text: Any) -> dict[str, Mapping[str, Any]] | None:
     """The variable of an earlier injection; None when it is not one."""
     try:
-        return msgspec.json.decode(text, type=dict[str, dict[str, Any]]) if isinstance(text, str) else None
+        return msgspec.json.decode(text, type=dict[str, Mapping[str, Any]]) if isinstance(text, str) else None
     except msgspec.DecodeError:
         return None
+
+
+def _is_printed(http: HTTPGet) -> bool:
+    """Whether Go would print it as it came: it leaves empty fields out."""
+    return http.path != "" and http.host != "" and http.scheme != "" and http.httpHeaders != []
+
+
+def _line(place: str, probe: Probe, container: Container, agent: int) -> Line | None:
+    fields: dict[str, Any]
+    if probe.httpGet is None and probe.tcpSocket is None:
+        assert probe.grpc is not None
+        kind, fields = "grpc", {"port": probe.grpc.port or 0, "service": probe.grpc.service}
+    else:
+        action = probe.httpGet or probe.tcpSocket
+        assert action is not None
+        port = resolved(action.port, container)
+        if port is None or (port == agent and not isinstance(action.port, str)):
+            return None
+        if isinstance(action, HTTPGet):
+            kind, fields = "httpGet", _http(action, port)
+        else:
+            kind, fields = "tcpSocket", {"port": port, **({"host": action.host} if action.host else {})}
+    told: dict[str, Any] = {kind: fields}
+    if probe.timeoutSeconds and not place.startswith("/lifecycle"):
+        told["timeoutSeconds"] = probe.timeoutSeconds
+    return told
 
 
 def _http(action: HTTPGet, port: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Metrics merge: the agent scrapes the application, Prometheus scrapes the agent; the pod's annotations say so."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from cni_agent import values
@@ -45,17 +45,18 @@ class Scrape(NamedTuple):
 
 def merge(annotations: dict[str, str], settings: Settings) -> str | None:
     """Points the annotations at the agent; returns the variable that tells it what they said before."""
-    if not _wanted(annotations, settings):
+    spelled = _spellings(annotations)
+    if not _wanted(annotations, spelled, settings):
         return None
     agent = settings.mesh.status_port
-    spelled = dict(_spellings(annotations))
-    if _PORT in spelled and annotations[spelled[_PORT]] == str(agent):
+    if _PORT in spelled and annotations[spelled[_PORT][0]] == str(agent):
         return None  # done before
     said = scrape(annotations)
     for port in [port for port, _ in said.targets] or ([said.port] if said.port else []):
         _check(port, agent)
-    for name in [name for name in annotations if _sanitized(name) in _OURS]:
-        del annotations[name]
+    for names in spelled.values():
+        for name in names:
+            del annotations[name]
     annotations["prometheus.io/port"] = str(agent)
     annotations["prometheus.io/path"] = "/stats/prometheus"
     annotations["prometheus.io/scrape"] = "true"
@@ -64,38 +65,37 @@ def merge(annotations: dict[str, str], settings: Settings) -> str | None:
 
 def scrape(annotations: Mapping[str, str]) -> Scrape:
     """Reads the annotations."""
-    said = {name: annotations[written] for name, written in _spellings(annotations)}
+    said = {plain: annotations[names[0]] for plain, names in _spellings(annotations).items()}
     return Scrape(said.get(_SCRAPE, ""), said.get(_PATH, ""), said.get(_PORT, ""), _targets(said.get(_TARGETS, "")))
 
 
 def secure_port(annotations: Mapping[str, str], variables: list[Variable]) -> str | None:
     """The port of merged metrics over TLS, if the proxy has one and the pod does not say it itself."""
-    if any(_sanitized(name) == "prometheus_istio_io_secure_port" for name in annotations):
+    ports = [variable.get("value") for variable in variables if variable.get("name") == _SECURE_VARIABLE]
+    if not ports or any(_sanitized(name) == "prometheus_istio_io_secure_port" for name in annotations):
         return None
-    ports = (variable.get("value") for variable in variables if variable.get("name") == _SECURE_VARIABLE)
     return next((port for port in ports if isinstance(port, str) and port not in ("", "0")), None)
 
 
-def _wanted(annotations: Mapping[str, str], settings: Settings) -> bool:
-    for name in sorted(annotations, key=_preference):
-        if _sanitized(name) == _SCRAPE:
-            said = values.go_bool(annotations[name])
-            if said is not None:
-                if not said:
-                    return False
-                break
+def _wanted(annotations: Mapping[str, str], spelled: Mapping[str, list[str]], settings: Settings) -> bool:
+    said = (values.go_bool(annotations[name]) for name in spelled.get(_SCRAPE, ()))
+    if next((scraped for scraped in said if scraped is not None), True) is False:
+        return False
     merged = values.go_bool(annotations[MERGE_METRICS]) if MERGE_METRICS in annotations else None
     return settings.mesh.prometheus_merge if merged is None else merged
 
 
-def _spellings(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Each of ours and how it is written. Of two spellings the usual one wins, else the first by sort order."""
-    found: dict[str, str] = {}
+def _spellings(annotations: Mapping[str, str]) -> dict[str, list[str]]:
+    """Each of ours and how it is written. Of two spellings the usual one comes first, then by sort order."""
+    found: dict[str, list[str]] = {}
     for name in annotations:
-        plain = _sanitized(name)
-        if plain in _OURS and (plain not in found or _preference(name) < _preference(found[plain])):
-            found[plain] = name
-    yield from found.items()
+        if name.startswith("prometheus"):
+            plain = _sanitized(name)
+            if plain in _OURS:
+                found.setdefault(plain, []).append(name)
+    for names in found.values():
+        names.sort(key=_preference)
+    return found
 
 
 def _preference(name: str) -> tuple[bool, str]:
@@ -104,7 +104,7 @@ def _preference(name: str) -> tuple[bool, str]:
 
 def _sanitized(name: str) -> str:
     """How Prometheus names the label of an annotation."""
-    return _NOT_IN_LABELS.sub("_", name) if name.startswith("prometheus") else ""
+    return _NOT_IN_LABELS.sub("_", name)
 
 
 def _targets(written: str) -> tuple[tuple[str, str], ...]:

@@ -78,15 +78,14 @@ def arguments(workload: Workload, role: str) -> list[str]:
 
 
 def probe(http_get: Mapping[str, Any], *, period: int, threshold: int, delay: int = 0) -> dict[str, Any]:
-    """A probe without the fields that the API would drop as zero."""
-    fields = {
+    """A probe. A zero is a null here: the API prints none, and over an earlier value it means to remove that."""
+    return {
         "httpGet": http_get,
-        "initialDelaySeconds": delay,
-        "periodSeconds": period,
+        "initialDelaySeconds": delay or None,
+        "periodSeconds": period or None,
         "timeoutSeconds": 3,
-        "failureThreshold": threshold,
+        "failureThreshold": threshold or None,
     }
-    return {name: value for name, value in fields.items() if value}
 
 
 def readiness_probe(workload: Workload, http_get: Mapping[str, Any]) -> dict[str, Any]:

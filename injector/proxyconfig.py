@@ -37,11 +37,17 @@ _RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1), "int6
 
 def read(written: Any) -> ProxyConfig:
     """A ProxyConfig as people write it (YAML, already parsed). Unknown fields are ignored; a wrong type is refused."""
-    if written is None:
-        return {}
-    value = _message(PROXY_CONFIG, written, "")
-    assert isinstance(value, dict)
-    return value
+    return {} if written is None else _message(PROXY_CONFIG, written, "")
+
+
+def zeros(written: Any) -> ProxyConfig:
+    """The numbers and texts of a ProxyConfig that are written as zero. They count when it is checked, and only then:
+    Istio's layers pass each other printed configs, which have none."""
+    fields = written if isinstance(written, dict) else {}
+    names = {_plain(str(name)): value for name, value in fields.items()}
+    return {
+        name: names[name] for name, kind in PROXY_CONFIG.items() if isinstance(kind, str) and names.get(name) in ("", 0)
+    }
 
 
 def layered(layers: Iterable[ProxyConfig]) -> ProxyConfig:
@@ -150,29 +156,24 @@ def _value(kind: Kind, written: Any, path: str) -> Any:
             name = _choice(kind, written, path)
             return _ABSENT if kind.by_number().get(0) == name else name
         case OneOf():
-            value = _oneof(kind.kind, written, path)
-            return value
+            return _present(kind.kind, written, path)
         case Many():
             if not isinstance(written, list):
                 raise Refused(f"a list at {path}")
-            return [_element(kind.kind, item, f"{path}[{n}]") for n, item in enumerate(written)] or _ABSENT
+            return [_present(kind.kind, item, f"{path}[{n}]") for n, item in enumerate(written)] or _ABSENT
         case Pairs():
             if not isinstance(written, dict):
                 raise Refused(f"a mapping at {path}")
-            return {str(key): _element(kind.kind, item, f"{path}.{key}") for key, item in written.items()} or _ABSENT
+            return {str(key): _present(kind.kind, item, f"{path}.{key}") for key, item in written.items()} or _ABSENT
         case _:
             return _message(kind, written, path)
 
 
-def _oneof(kind: Kind, written: Any, path: str) -> Any:
+def _present(kind: Kind, written: Any, path: str) -> Any:
+    """An element, or a field of a oneof: there even when it is zero."""
     if isinstance(kind, Choice):
         return _choice(kind, written, path)
     return _scalar(kind, written, path) if isinstance(kind, str) else _value(kind, written, path)
-
-
-def _element(kind: Kind, written: Any, path: str) -> Any:
-    value = _oneof(kind, written, path)
-    return value
 
 
 def _choice(kind: Choice, written: Any, path: str) -> str:

@@ -1,15 +1,16 @@
-"""Applies `probes` to a draft: the table for the agent, and the edits of the containers."""
+"""Applies `probes` to a draft: the table for the agent, and the changes to the containers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cni_agent import names, values
 from injector import probes
 from injector.annotations import REWRITE_PROBES, STATUS_PORT
-from injector.draft import Draft, ListName
+from injector.draft import Draft
 from injector.environment import Variable, variable
-from injector.probes import Edit, Found, Table
+from injector.pod import Probe
+from injector.probes import Line, Operation
 from injector.settings import Settings
 
 
@@ -18,18 +19,18 @@ class Rewrite:
     """The result; `variable` is None when there is no table to tell."""
 
     variable: str | None = None
-    edits: dict[tuple[ListName, int], Sequence[Edit]] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)  # by where containers stand in the pod as it came
     unknown_ports: list[str] = field(default_factory=list)
     in_place: bool = False  # the variable replaces an earlier one where that stands
 
     def with_table(self, env: list[Variable]) -> list[Variable]:
         """The proxy's variables with the table."""
-        assert self.variable is not None
+        if self.variable is None:
+            return env
         told = variable(probes.VARIABLE, self.variable)
-        places = [index for index, item in enumerate(env) if item.get("name") == probes.VARIABLE]
-        if not self.in_place or not places:
+        first = next((n for n, item in enumerate(env) if item.get("name") == probes.VARIABLE), None)
+        if not self.in_place or first is None:
             return [*env, told]
-        first = places[0]
         earlier = probes.parsed(env[first].get("value", ""))
         if earlier is None:
             return env
@@ -44,27 +45,28 @@ def rewrite(draft: Draft, settings: Settings, before: Any) -> Rewrite:
         return result
     agent = settings.mesh.status_port
     port = int(draft.annotations.get(STATUS_PORT, str(agent)).strip())
-    table: Table = {}
+    ours = not settings.stock
+    table: dict[str, Line] = {}
     for where, slot in draft.containers():
         if slot.name == names.PROXY_CONTAINER:
             continue
         view = draft.seen(slot)
-        edits = []
-        for found in probes.found(view):
-            line = probes.entry(found, view, agent)
-            if line is not None and (settings.stock or not _is_rewritten(found, port)):
-                table[found.path] = line
-            elif line is None:
-                _note_unknown(result, found, slot.name)
-            edits.append(probes.edit(found, port))
+        prefix = "" if slot.content is not None else f"/spec/{where}/{slot.index}"
+        operations: list[Operation] = []
+        for place, path, probe in probes.found(view):
+            if not _goes_through_agent(place, probe):
+                continue
+            line = probes.line(place, probe, view, agent)
+            if line is None:
+                _note_unknown(result, place, probe, slot.name)
+            elif not (ours and _is_rewritten(path, probe, port)):
+                table[path] = line
+            operations += probes.changes(prefix + place, path, probe, port)
         if slot.content is None:
-            assert slot.index is not None
-            changes = [edit for edit in edits if edit.http_get]
-            if changes:
-                result.edits[where, slot.index] = changes
+            result.operations += operations
         else:
-            for edit in edits:
-                _edit_content(slot.content, edit)
+            for operation in operations:
+                _change(slot.content, operation)
     if before is not None:
         table = {**(probes.parsed(before) or {}), **table}
     if table:
@@ -77,27 +79,32 @@ def _wanted(annotations: Mapping[str, str], settings: Settings) -> bool:
     return settings.chart.rewrite_probes if said is None else said
 
 
-def _is_rewritten(found: Found, port: int) -> bool:
-    action = found.probe.httpGet
-    return action is not None and action.port == port and action.path == found.path
+def _goes_through_agent(place: str, probe: Probe) -> bool:
+    """Commands and sleeps cannot, and need not; gRPC is no lifecycle handler."""
+    if probe.httpGet is not None or probe.tcpSocket is not None:
+        return True
+    return probe.grpc is not None and not place.startswith("/lifecycle")
 
 
-def _note_unknown(result: Rewrite, found: Found, container: str) -> None:
-    action = found.probe.httpGet or found.probe.tcpSocket
+def _is_rewritten(path: str, probe: Probe, port: int) -> bool:
+    action = probe.httpGet
+    return action is not None and action.port == port and action.path == path
+
+
+def _note_unknown(result: Rewrite, place: str, probe: Probe, container: str) -> None:
+    action = probe.httpGet or probe.tcpSocket
     if action is not None and isinstance(action.port, str):
-        result.unknown_ports.append(f"{container}: {'.'.join(found.place)} names a port that the container lacks")
+        result.unknown_ports.append(f"{container}{place.replace('/', '.')} names a port that the container lacks")
 
 
-def _edit_content(content: dict[str, Any], edit: Edit) -> None:
-    *outer, last = edit.place
+def _change(content: dict[str, Any], operation: Operation) -> None:
+    """Carries out one operation on a container that exists only here; what it shares with others is copied first."""
+    *outer, last = operation["path"].strip("/").split("/")
     holder = content
     for name in outer:
         holder[name] = dict(holder[name])
         holder = holder[name]
-    handler = dict(holder[last])
-    if edit.replaces:
-        del handler[edit.replaces]
-        handler["httpGet"] = edit.http_get
+    if operation["op"] == "remove":
+        del holder[last]
     else:
-        handler["httpGet"] = {**handler["httpGet"], **edit.http_get}
-    holder[last] = handler
+        holder[last] = operation["value"]

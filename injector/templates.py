@@ -162,8 +162,7 @@ def grpc_simple(workload: Workload) -> Overlay:
                 }
             ],
             "containers": [
-                {"name": container.name, "env": variables, "volumeMounts": mounts}
-                for container in workload.containers
+                {"name": container.name, "env": variables, "volumeMounts": mounts} for container in workload.containers
             ],
             "volumes": [{"name": "grpc-io-proxyless-bootstrap", "emptyDir": {}}],
         },

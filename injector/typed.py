@@ -12,7 +12,34 @@ from injector.quantity import canonical
 
 # Pointers and required fields of v1.Container and below: printed even when zero
 _SAYS_SOMETHING: Final = frozenset(
-    ["allowPrivilegeEscalation", "containerPort", "devicePath", "fieldPath", "hostProcess", "key", "localhostProfile", "mountPath", "mountPropagation", "name", "optional", "port", "privileged", "procMount", "readOnlyRootFilesystem", "recursiveReadOnly", "resource", "restartPolicy", "runAsGroup", "runAsNonRoot", "runAsUser", "runAsUserName", "seconds", "service", "terminationGracePeriodSeconds", "type"]
+    [
+        "allowPrivilegeEscalation",
+        "containerPort",
+        "devicePath",
+        "fieldPath",
+        "hostProcess",
+        "key",
+        "localhostProfile",
+        "mountPath",
+        "mountPropagation",
+        "name",
+        "optional",
+        "port",
+        "privileged",
+        "procMount",
+        "readOnlyRootFilesystem",
+        "recursiveReadOnly",
+        "resource",
+        "restartPolicy",
+        "runAsGroup",
+        "runAsNonRoot",
+        "runAsUser",
+        "runAsUserName",
+        "seconds",
+        "service",
+        "terminationGracePeriodSeconds",
+        "type",
+    ]
 )
 _AMOUNTS: Final = ("limits", "requests")
 
@@ -49,6 +76,8 @@ def _printed(value: Any, path: tuple[str, ...]) -> Any:
             kept[name] = printed
     if path and path[-1] == "resourceFieldRef":
         kept["divisor"] = _amount(kept.get("divisor", "0"))
+    if path and path[-1] == "grpc":  # a required pointer: printed as null
+        kept.setdefault("service", None)
     return kept
 
 

@@ -1,6 +1,5 @@
 """istio-validation: holds the pod until the node agent has written the rules. It needs no privilege at all."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from cni_agent import names
@@ -27,7 +26,7 @@ def validation_container(workload: Workload) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": names.VALIDATION_CONTAINER,
         "image": validation_image(settings, workload.annotations),
-        "args": list(_arguments(workload)),
+        "args": _arguments(workload),
         "resources": workload.resources if settings.stock else settings.validation_resources,
         "securityContext": with_seccomp(workload, context),
     }
@@ -38,36 +37,40 @@ def validation_container(workload: Workload) -> dict[str, Any]:
     return container
 
 
-def _arguments(workload: Workload) -> Iterator[str]:
+def _arguments(workload: Workload) -> list[str]:
     """Those of istio-iptables; an empty list is an argument too."""
     settings, chart, mesh = workload.settings, workload.settings.chart, workload.settings.mesh
-    excluded = workload.exclude_inbound_ports
-    yield "istio-iptables"
-    yield from ("-p", mesh.outbound_port)
-    yield from ("-z", mesh.inbound_port)
-    yield from ("-u", str(names.PROXY_ID if workload.tproxy else workload.uid))
-    yield from ("-m", workload.mode)
-    yield from ("-i", workload.annotation(names.INCLUDE_OUTBOUND_IP_RANGES, chart.include_ip_ranges))
-    yield from ("-x", workload.annotation(names.EXCLUDE_OUTBOUND_IP_RANGES, chart.exclude_ip_ranges))
-    yield from ("-b", workload.annotation(names.INCLUDE_INBOUND_PORTS, chart.include_inbound_ports))
-    yield from ("-d", f"15090,15021,{excluded}" if excluded else "15090,15021")
-    yield from _optional("-q", workload, names.INCLUDE_OUTBOUND_PORTS, chart.include_outbound_ports)
-    yield from _optional("-o", workload, names.EXCLUDE_OUTBOUND_PORTS, chart.exclude_outbound_ports)
-    if names.REROUTE_INTERFACES in workload.annotations:
-        yield from ("-k", workload.annotations[names.REROUTE_INTERFACES])
-    else:
-        yield from _optional("-k", workload, names.KUBEVIRT_INTERFACES, "")
-    yield from _optional("-c", workload, names.EXCLUDE_INTERFACES, "")
-    yield f"--log_output_level={workload.annotation(AGENT_LOG_LEVEL, chart.agent_log_level)}"
+    said, excluded = workload.annotation, workload.exclude_inbound_ports
+    args = [
+        "istio-iptables",
+        *("-p", mesh.outbound_port),
+        *("-z", mesh.inbound_port),
+        *("-u", str(names.PROXY_ID if workload.tproxy else workload.uid)),
+        *("-m", workload.mode),
+        *("-i", said(names.INCLUDE_OUTBOUND_IP_RANGES, chart.include_ip_ranges)),
+        *("-x", said(names.EXCLUDE_OUTBOUND_IP_RANGES, chart.exclude_ip_ranges)),
+        *("-b", said(names.INCLUDE_INBOUND_PORTS, chart.include_inbound_ports)),
+        *("-d", f"15090,15021,{excluded}" if excluded else "15090,15021"),
+        *_optional("-q", workload, names.INCLUDE_OUTBOUND_PORTS, chart.include_outbound_ports),
+        *_optional("-o", workload, names.EXCLUDE_OUTBOUND_PORTS, chart.exclude_outbound_ports),
+        *(
+            _optional("-k", workload, names.REROUTE_INTERFACES, "")
+            or _optional("-k", workload, names.KUBEVIRT_INTERFACES, "")
+        ),
+        *_optional("-c", workload, names.EXCLUDE_INTERFACES, ""),
+        f"--log_output_level={said(AGENT_LOG_LEVEL, chart.agent_log_level)}",
+    ]
     if chart.log_as_json:
-        yield "--log_as_json"
-    yield from ("--run-validation", "--skip-rule-apply")
+        args.append("--log_as_json")
+    args += ["--run-validation", "--skip-rule-apply"]
     if not settings.stock:  # a late node agent costs a wait, not a crash
-        yield f"--probe-timeout={settings.hold_timeout}"
+        args.append(f"--probe-timeout={settings.hold_timeout}")
     if chart.native_nftables:
-        yield "--native-nftables"
+        args.append("--native-nftables")
+    return args
 
 
-def _optional(flag: str, workload: Workload, annotation: str, default: str) -> Iterator[str]:
+def _optional(flag: str, workload: Workload, annotation: str, default: str) -> tuple[str, ...]:
     if annotation in workload.annotations or default:
-        yield from (flag, workload.annotation(annotation, default))
+        return flag, workload.annotation(annotation, default)
+    return ()
