@@ -33,6 +33,7 @@ _ADDRESS_ADDRESS, _ADDRESS_LOCAL = 1, 2
 _ROUTE_INTERFACE, _ROUTE_TABLE = 4, 15
 _RULE_MARK, _RULE_TABLE, _RULE_MASK, _RULE_PROTOCOL = 10, 15, 16, 21
 _MARK_ATTRIBUTE: Final = struct.pack("=HH", 8, _RULE_MARK)
+_OURS_ATTRIBUTE: Final = attribute(_RULE_PROTOCOL, bytes([OURS]))
 _FAMILIES: Final[dict[Family, int]] = {4: socket.AF_INET, 6: socket.AF_INET6}
 _EXISTS: Final = (0, errno.EEXIST)
 _GONE: Final = (0, errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EOPNOTSUPP, errno.ENODEV)
@@ -66,7 +67,10 @@ _LOOPBACK_UP: Final = Step(
 def ensure(channel: Channel, ruleset: Ruleset) -> list[Step]:
     """Adds what is missing, each once; what was added, for `undo`. When it fails it has undone all of it."""
     added: list[Step] = []
+    present = _present(channel, ruleset)
     for step in _steps(ruleset):
+        if step.payload in present:
+            continue
         number = channel.tell(step.new, CREATE | EXCLUSIVE, step.payload)
         if number == errno.ENETDOWN and channel.tell(_LOOPBACK_UP.new, 0, _LOOPBACK_UP.payload) == 0:
             number = channel.tell(step.new, CREATE | EXCLUSIVE, step.payload)
@@ -76,6 +80,20 @@ def ensure(channel: Channel, ruleset: Ruleset) -> list[Step]:
             undo(channel, added)
             raise _failed(step, number)
     return added
+
+
+def _present(channel: Channel, ruleset: Ruleset) -> set[bytes]:
+    """The rules that are there already, each but once: the kernel would add the same one again and again."""
+    if not ruleset.tproxy:
+        return set()
+    present: set[bytes] = set()
+    for found in _rules(channel):
+        rule, _ = _tproxy(*found.target)
+        wanted = found.target[1:] == (ruleset.tproxy.mark, ruleset.tproxy.table)
+        if wanted and rule.payload in present:
+            channel.tell(rule.delete, 0, rule.payload.removesuffix(_OURS_ATTRIBUTE))
+        present.add(rule.payload)
+    return present
 
 
 def undo(channel: Channel, added: list[Step]) -> None:
@@ -117,20 +135,6 @@ def _tproxy_differences(channel: Channel, rules: list[Found], target: Target) ->
         yield Difference("missing", "route", route.text)
 
 
-def addresses(channel: Channel) -> list[str]:
-    """All addresses of the namespace in the kernel's order."""
-    found = []
-    dump = channel.dump(GET_ADDRESS, _ADDRESS.pack(0, 0, 0, 0, 0))
-    for _, start, end in messages(dump):
-        family = dump[start + HEADER.size]
-        values = _values(dump, start + HEADER.size + _ADDRESS.size, end)
-        # of a point-to-point interface, ADDRESS is the other end and LOCAL ours
-        packed = values.get(_ADDRESS_LOCAL) or values.get(_ADDRESS_ADDRESS)
-        if packed and family in (socket.AF_INET, socket.AF_INET6):
-            found.append(socket.inet_ntop(family, packed))
-    return found
-
-
 def _steps(ruleset: Ruleset) -> Iterator[Step]:
     if 6 in ruleset.families:
         yield _passthrough()
@@ -153,7 +157,7 @@ def _tproxy(family: Family, mark: int, table: int) -> tuple[Step, Step]:
     kind = _FAMILIES[family]
     number = attribute(_RULE_TABLE, struct.pack("=I", table))
     rule = _RULE.pack(kind, 0, 0, 0, 0, 0, 0, _TO_TABLE, 0) + attribute(_RULE_MARK, struct.pack("=I", mark)) + number
-    rule += attribute(_RULE_PROTOCOL, bytes([OURS]))
+    rule += _OURS_ATTRIBUTE
     # the kernel keeps a table number above 255 in the attribute only
     route = _ROUTE.pack(kind, 0, 0, 0, 0, OURS, _HOST_SCOPE, _LOCAL_ROUTE, 0)
     route += attribute(_ROUTE_INTERFACE, struct.pack("=I", LOOPBACK_INDEX))

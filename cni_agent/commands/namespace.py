@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import click
 
-from cni_agent import routes
 from cni_agent.addresses import NoAddress, has_ipv6
 from cni_agent.backends import BACKENDS, Backend, Name, backend
 from cni_agent.capture import Capture
 from cni_agent.failure import Failure, NetnsRefused
-from cni_agent.inside import Inside
+from cni_agent.namespace_addresses import addresses
 from cni_agent.netns import Netns
 
 EXIT_REFUSED: Final = 4
@@ -69,10 +68,8 @@ def settings_for(netns: Netns, capture: Callable[[bool | None], Capture]) -> Cap
     settings = capture(False)
     if settings.ipv6:
         return settings
-    with Inside(netns) as inside:
-        found = routes.addresses(inside.routes)
     try:
-        return dataclasses.replace(settings, ipv6=has_ipv6(found, dual_stack=settings.dual_stack))
+        return dataclasses.replace(settings, ipv6=has_ipv6(addresses(netns), dual_stack=settings.dual_stack))
     except NoAddress as error:
         click.echo(f"{netns.name} has {error}: IPv4 rules only; say --ipv6 for both.", err=True)
         return settings
