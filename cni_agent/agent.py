@@ -7,20 +7,24 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from cni_agent import __version__, namespace_addresses, processes, status
+from cni_agent import __version__, names, namespace_addresses, processes, status
 from cni_agent.backends import Backend
+from cni_agent.capture import Capture
+from cni_agent.decision import decide
+from cni_agent.failure import Failure
 from cni_agent.health import Answer, Health, verdict
 from cni_agent.metrics import Metrics
-from cni_agent.netns import host_identity, identity
+from cni_agent.netns import Netns, host_identity, identity
 from cni_agent.nodepod import NodePod
 from cni_agent.outcome import ALARMING, Outcome, Verdict
 from cni_agent.owners import Owners
 from cni_agent.podfolder import PodFolder
+from cni_agent.podview import PodView, Proxy
 from cni_agent.proof import Prover
 from cni_agent.reconcile import Reconciler
 from cni_agent.sandboxes import Sandboxes, hierarchies
@@ -31,6 +35,8 @@ _THREADS: Final = 4
 _STUCK_SECONDS: Final = 60.0  # one pod's work takes a millisecond, its first a few hundred
 _NET_SECONDS: Final = 10.0  # between looks of the safety net
 _UNSEEN_SECONDS: Final = 5.0  # how long a pod may be without a sandbox before it is looked for
+
+_USUAL_POD: Final = PodView("", "", "", annotations={names.STATUS: ""}, proxy=Proxy())
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +50,9 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="backend")
         self._started = time.time()
-        self._listed = False
+        self._listed: Callable[[], bool] = lambda: False
+        self._warmed = False
+        self._events: Callable[[PodView, Verdict], None] | None = None
         self._watching = False
         finder, how = processes.finder(settings.host_proc)
         logger.info("finding processes", extra={"how": how})
@@ -81,7 +89,9 @@ class Agent:
             "watching", extra={"kubepods": sorted(self._sandboxes.kubepods), "metrics": addresses, "pid": os.getpid()}
         )
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(work) for work in (self._pods(), self._safety_net(), self._patrol())]
+            background = [
+                tasks.create_task(work) for work in (self._pods(), self._safety_net(), self._patrol(), self._warm_up())
+            ]
             await stop.wait()
             for task in background:
                 task.cancel()
@@ -99,14 +109,66 @@ class Agent:
 
     async def _pods(self) -> None:
         """Where pods come from."""
-        assert self._settings.pods_from is not None
-        folder = PodFolder(self._settings.pods_from, self._reconciler.pod_changed, self._reconciler.pod_gone)
+        if self._settings.pods_from is not None:
+            await self._pods_of_folder(self._settings.pods_from)
+        else:
+            assert self._settings.node_name is not None
+            await self._pods_of_api(self._settings.node_name)
+
+    async def _pods_of_folder(self, path: str) -> None:
+        folder = PodFolder(path, self._reconciler.pod_changed, self._reconciler.pod_gone)
         folder.start(self._loop)
-        self._listed = True
+        self._listed = lambda: True
         try:
             await asyncio.Event().wait()
         finally:
             folder.close(self._loop)
+
+    async def _pods_of_api(self, node: str) -> None:
+        from cni_agent.apiserver import ApiServer, NoCluster, find_access  # aiohttp: 10 MB that a folder does not need
+        from cni_agent.events import Events
+        from cni_agent.podwatch import PodWatch
+
+        try:
+            access = find_access(self._settings.kubeconfig)
+        except NoCluster as error:
+            raise Failure("no-cluster", str(error)) from None
+        async with ApiServer(access, f"initless-cni-agent/{__version__}") as server:
+            watch = PodWatch(
+                server,
+                node,
+                changed=self._reconciler.pod_changed,
+                gone=self._reconciler.pod_gone,
+                ended=lambda end: self._metrics.watch_ends.labels(end).inc(),
+            )
+            self._listed = lambda: watch.listed
+            self._metrics.watch_age.set_function(lambda: time.monotonic() - watch.heard)
+            events = Events(
+                server,
+                node,
+                successes=self._settings.success_events,
+                counted=lambda result: self._metrics.events.labels(result).inc(),
+            )
+            self._events = events.tell
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(watch.run())
+                tasks.create_task(events.run())
+
+    async def _warm_up(self) -> None:
+        """Prepares the rules of pods without annotations, so that the first pod need not wait for programs to run."""
+
+        def mint() -> None:
+            for ipv6 in (False, True):
+                usual = decide(_USUAL_POD, ipv6=ipv6)
+                assert isinstance(usual, Capture)
+                with Netns.scratch() as scratch:
+                    self._backend.apply(scratch, self._backend.ruleset(usual))
+
+        try:
+            await self._loop.run_in_executor(self._executor, mint)
+        except Failure as failure:
+            logger.error("cannot prepare rules", extra={"reason": failure.reason, "error": str(failure)})
+        self._warmed = True
 
     async def _safety_net(self) -> None:
         """Looks for pods that events missed; does nothing at all while there are none."""
@@ -152,7 +214,7 @@ class Agent:
                 yield uid
 
     def _told(self, record: NodePod, said: Verdict) -> None:
-        """Log and count; both use the same words."""
+        """Log, count, and send an Event: all with the same words."""
         self._metrics.outcomes.labels(said.outcome, said.reason).inc()
         if said.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
             self._metrics.drifts.labels(said.outcome).inc()
@@ -168,6 +230,8 @@ class Agent:
             "ms": record.milliseconds and round(record.milliseconds, 3),
         }
         logger.log(level, said.outcome, extra={**record.fields(), **values})
+        if self._events is not None and record.pod is not None:
+            self._events(record.pod, said)
 
     def _page(self) -> Answer:
         self._metrics.unwatched.set(len(self._sandboxes.unwatched))
@@ -187,8 +251,10 @@ class Agent:
 
     def _not_ready(self) -> list[str]:
         reasons = []
-        if not self._listed:
+        if not self._listed():
             reasons.append("pods have not been listed yet")
+        if not self._warmed:
+            reasons.append("rules are being prepared")
         if not self._sandboxes.kubepods:
             reasons.append(f"no kubepods cgroup below {', '.join(self._sandboxes.hierarchies)}")
         return reasons

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from cni_agent import log
-from cni_agent.backends import BACKENDS, backend
+from cni_agent.backends import BACKENDS
+from cni_agent.commands.namespace import selected
 from cni_agent.failure import Failure
 from cni_agent.invalid import Invalid
 from cni_agent.settings import ENVIRONMENT, Settings
@@ -69,5 +71,8 @@ def run(**options: Any) -> None:
 async def _run(settings: Settings) -> None:
     from cni_agent.agent import Agent
 
-    chosen = backend(settings.backend if settings.backend != "auto" else "iptables-nft")
+    started = time.perf_counter()
+    chosen = selected(settings.backend)
+    extra = {"backend": chosen.name, "asked": settings.backend, "ms": round((time.perf_counter() - started) * 1000)}
+    logger.info("backend", extra=extra)
     await Agent(settings, chosen).run()
