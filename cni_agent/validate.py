@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
     own = pod.addresses()
     if not own:
         return _fail(EXIT_OTHER, "istio-validation: this pod has no address but loopback", settings.termination_log)
-    plan = Plan(settings, own, pod.resolvers(), lambda address: pod.interface_towards(address, own))
+    owners = pod.owners(settings)
+    plan = Plan(settings, owners, own, pod.resolvers(), lambda address: pod.interface_towards(address, own))
     for sentence in plan.unprovable:
         _say(f"not provable from here, so left to the node agent's own check: {sentence}")
     if not plan.probes:

@@ -13,7 +13,6 @@ No process inside the pod can prove nat PREROUTING, which sees only what comes f
 one transaction, so a proof of one path is evidence for the others; the node agent's read-back is the proof for them.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 
 from cni_agent import names
@@ -27,8 +26,7 @@ DNS_TCP = "DNS over tcp"
 TPROXY = "inbound by TPROXY"
 
 _LOCALHOST = {4: "127.0.0.1", 6: "::1"}
-_NOBODYS = {4: ("192.0.2.1", "198.51.100.1", "203.0.113.1"), 6: ("2001:db8::1", "3fff::1")}  # RFC 5737, 3849, 9637
-_NOBODY = 65534
+NOBODYS = {4: ("192.0.2.1", "198.51.100.1", "203.0.113.1"), 6: ("2001:db8::1", "3fff::1")}  # RFC 5737, 3849, 9637
 _PORTS_TRIED = 64
 
 
@@ -53,8 +51,17 @@ class Probe:
 class Plan:
     """The probes to send, and a sentence for each captured path that none of them can prove."""
 
-    def __init__(self, settings: Settings, own: dict[str, str], resolvers: list[str], route: Callable[[str], str]):
-        self._settings, self._own, self._resolvers, self._route = settings, own, resolvers, route
+    def __init__(
+        self,
+        settings: Settings,
+        owners: list[tuple[int, int]],
+        own: dict[str, str],
+        resolvers: list[str],
+        route: Callable[[str], str],
+    ) -> None:
+        """`owners`: the uids and gids that may send; `own`: the pod's addresses; `route`: the interface to one."""
+        self._settings, self._owners = settings, owners
+        self._own, self._resolvers, self._route = own, resolvers, route
         self.probes: list[Probe] = []
         self.unprovable: list[str] = []
         families = sorted({family(address) for address in own})
@@ -87,7 +94,7 @@ class Plan:
     def _add_tproxy(self, version: int) -> None:
         """nft's tproxy lets packets pass while nobody listens (xt_TPROXY drops them): silence then proves nothing."""
         own = next(address for address in self._own if family(address) == version)
-        proxy = [owner for owner in owners(self._settings) if owner[0] == self._settings.uids[0]]
+        proxy = [owner for owner in self._owners if owner[0] == self._settings.uids[0]]
         if proxy and not self._settings.native_nftables:
             self.probes.append(Probe(TPROXY, Packet(*proxy[0], "tcp", own, self._settings.tunnel_port), None))
         else:
@@ -100,13 +107,13 @@ class Plan:
         targets += [(address, "") for address in self._own if family(address) == version]
         for address, source in targets:
             for port in self._probe_ports():
-                for owner in owners(self._settings):
+                for owner in self._owners:
                     yield Packet(*owner, "tcp", address, port), source
 
     def _outbound(self, version: int) -> Iterator[tuple[Packet, str]]:
         included = [cidr.partition("/")[0] for cidr in self._settings.include_cidrs]
         addresses = [address for address in included if family(address) == version]
-        for address in (*_NOBODYS[version], *addresses):
+        for address in (*NOBODYS[version], *addresses):
             for port in (*self._probe_ports(), *self._settings.include_outbound_ports):
                 yield from self._routed("tcp", address, port)
 
@@ -117,12 +124,12 @@ class Plan:
     def _routed(self, protocol: str, address: str, port: int) -> Iterator[tuple[Packet, str]]:
         interface = self._route(address)
         if interface:
-            for owner in owners(self._settings):
+            for owner in self._owners:
                 yield Packet(*owner, protocol, address, port, interface), ""
 
     def _dns_addresses(self, version: int) -> list[str]:
         listed = [address for address in self._resolvers if family(address) == version]
-        return [*listed, *_NOBODYS[version]] if self._settings.capture_all_dns else listed
+        return [*listed, *NOBODYS[version]] if self._settings.capture_all_dns else listed
 
     def _captures_outbound(self, version: int) -> bool:
         ranges = any(family(cidr) == version for cidr in self._settings.include_cidrs)
@@ -137,12 +144,3 @@ class Plan:
 
     def _is_proxy(self, packet: Packet) -> bool:
         return packet.uid in self._settings.uids or packet.gid in self._settings.gids
-
-
-def owners(settings: Settings) -> list[tuple[int, int]]:
-    """The users that this process may create sockets as: itself, or, being root, the proxy and somebody else."""
-    if os.geteuid() != 0:
-        return [(os.geteuid(), os.getegid())]
-    taken = {*settings.uids, *settings.gids}
-    nobody = next(number for number in range(_NOBODY, 0, -1) if number not in taken)
-    return [(settings.uids[0], settings.gids[0]), (nobody, nobody)]

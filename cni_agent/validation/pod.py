@@ -1,16 +1,39 @@
-"""What the pod's network namespace says about itself, to anyone inside: addresses, routes, resolvers."""
+"""What this process can learn without any right: the pod's addresses, routes, resolvers, and whom it may act as."""
 
+import os
 import socket
 import struct
 
 from cni_agent import names
 from cni_agent.validation.landing import family, inside
+from cni_agent.validation.settings import Settings
 
 _RTM_GETADDR = 22
 _NLM_F_REQUEST_DUMP = 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _NOT_THE_PODS = ("127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10", names.PASSTHROUGH[6])
+
+
+_NOBODY = 65534
+
+
+def owners(settings: Settings) -> list[tuple[int, int]]:
+    """The users that sockets may be created as: this one, or, with root's rights, the proxy and somebody else."""
+    own = (os.geteuid(), os.getegid())
+    if own[0] != 0:
+        return [own]
+    try:
+        os.setegid(_NOBODY)
+        os.seteuid(_NOBODY)
+    except PermissionError:  # a container's root without capabilities
+        return [own]
+    finally:
+        os.seteuid(own[0])
+        os.setegid(own[1])
+    taken = {*settings.uids, *settings.gids}
+    nobody = next(number for number in range(_NOBODY, 0, -1) if number not in taken)
+    return [(settings.uids[0], settings.gids[0]), (nobody, nobody)]
 
 
 def addresses() -> dict[str, str]:

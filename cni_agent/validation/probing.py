@@ -7,7 +7,8 @@ import socket
 import struct
 import time
 
-from cni_agent.validation.plan import DNS_UDP, Probe
+from cni_agent.validation.landing import Packet
+from cni_agent.validation.plan import DNS_UDP, NOBODYS, Probe
 
 POLL = 0.05  # seconds between tries; a proof costs a few packets on loopback
 _SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h, and IP6T_SO_ORIGINAL_DST
@@ -34,8 +35,6 @@ class Prover:
         self._poll = select.poll()
 
     def __enter__(self) -> "Prover":
-        for probe in self.unproven:
-            self._listen(probe)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,11 +42,11 @@ class Prover:
             held.close()
 
     def run(self, seconds: float) -> bool:
-        """Tries until all is proven or the time is over; at least once."""
+        """Tries until all is proven or the time is over; the last try, like the others, has its full time."""
         deadline = time.monotonic() + seconds
         while True:
             self._try_all()
-            self._wait(min(time.monotonic() + POLL, max(deadline, time.monotonic() + 0.001)))
+            self._wait(time.monotonic() + POLL)
             self._settle()
             if not self.unproven or time.monotonic() >= deadline:
                 return not self.unproven
@@ -71,23 +70,30 @@ class Prover:
                 listener.listen()
         except OSError as error:
             listener.close()
-            self.unproven[probe] = f"cannot listen on {here[0]} port {here[1]}: {error.strerror}"
-            self._hold(probe)
+            if probe not in self._held and not self._hold(probe):
+                self._failed[probe] = f"cannot listen on {here[0]} port {here[1]}: {error.strerror}"
         else:
             self._places.add((packet.protocol, here))
             self._listeners[listener.fileno()] = listener
             self._poll.register(listener, select.POLLIN)
 
-    def _hold(self, probe: Probe) -> None:
-        held = _socket(probe.packet.family, probe.packet.protocol)
+    def _hold(self, probe: Probe) -> bool:
+        """Whether nobody but the proxy can answer the probe: its address is nobody's, or its port is now ours."""
+        if probe.packet.protocol != "tcp" or probe.lands is None:
+            return False
+        held = _socket(probe.packet.family, "tcp")
         try:
-            held.bind(probe.target)
-            self._held[probe] = held
+            if probe.packet.address not in NOBODYS[probe.packet.family]:
+                held.bind(probe.target)
         except OSError:
             held.close()
+            return False
+        self._held[probe] = held
+        return True
 
     def _try_all(self) -> None:
         for probe in self.unproven:
+            self._listen(probe)
             client = self._attempts[probe] = _owned_socket(probe)
             try:
                 if probe.source:
@@ -105,7 +111,10 @@ class Prover:
         """Takes what arrives. Ends early when all has; a probe that must vanish needs the whole time to do so."""
         while self.unproven and (left := until - time.monotonic()) > 0:
             for descriptor, _ in self._poll.poll(left * 1000):
-                self._take(self._listeners[descriptor])
+                try:
+                    self._take(self._listeners[descriptor])
+                except (BlockingIOError, ConnectionAbortedError):  # gone before it was taken
+                    continue
 
     def _take(self, listener: socket.socket) -> None:
         if listener.type == socket.SOCK_DGRAM:
@@ -130,7 +139,9 @@ class Prover:
         for probe in list(self.unproven):
             client = self._attempts[probe]
             error = client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if probe in self._failed:
+            if probe.source and not _is_own(probe.packet):
+                self.unproven[probe] = f"{probe.packet.address} is not on lo, where it is put together with the rules"
+            elif probe in self._failed:
                 self.unproven[probe] = self._failed[probe]
             elif error:
                 self.unproven[probe] = os.strerror(error)
@@ -182,4 +193,13 @@ def _is_connected(client: socket.socket) -> bool:
         client.getpeername()
     except OSError:
         return False
+    return True
+
+
+def _is_own(packet: Packet) -> bool:
+    with _socket(packet.family, packet.protocol) as unused:
+        try:
+            unused.bind((packet.address, 0))
+        except OSError:
+            return False
     return True

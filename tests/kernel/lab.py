@@ -15,17 +15,15 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from cni_agent import names
-from cni_agent.backends import Name
-from cni_agent.build import build
+from cni_agent.backends import Name, backend
 from cni_agent.capture import Capture, Family, Mode
 from cni_agent.netns import Netns
-from cni_agent.nft import nft_text
-from cni_agent.restore import restore_text
 from tests.kernel.lab_envoy import Envoy
 
 Place = Literal["node", "pod", "client", "outside"]
@@ -45,6 +43,9 @@ DEFAULT_ROUTES: dict[Place, int] = {"pod": 1, "client": 2, "outside": 3}
 EVERYWHERE = ("0.0.0.0", "::")
 LOOPBACK: dict[Family, str] = {4: "127.0.0.1", 6: "::1"}
 ACTOR = (Path(__file__).parent / "actor.py").read_text()
+
+
+shared_backend = cache(backend)  # what it minted for one lab serves the next
 
 
 class Actor:
@@ -138,20 +139,10 @@ class Lab:
         self._stack.callback(proxy.close)
         return proxy
 
-    def program(self, backend: Name, capture: Capture) -> None:
-        """Puts the rules into the pod with the ordinary tools, and the routes that they need."""
-        ruleset = build(capture, "nftables" if backend == "nftables" else "iptables", fail_closed=backend == "nftables")
-        self._ip("pod", "-6 address add ::6/128 dev lo")
-        if route := ruleset.tproxy:
-            for family in FAMILIES:
-                self._ip("pod", f"-{family} rule add fwmark {route.mark} lookup {route.table}")
-                self._ip("pod", f"-{family} route add local default dev lo table {route.table}")
-        if backend == "nftables":
-            self.run("pod", "nft", "-f", "-", text=nft_text(ruleset))
-            return
-        for family, tool in zip(FAMILIES, ("iptables", "ip6tables"), strict=True):
-            program = backend.replace("iptables", tool) + "-restore"
-            self.run("pod", program, "--noflush", text=restore_text(ruleset, family))
+    def program(self, name: Name, capture: Capture) -> None:
+        """Puts the rules into the pod, as the node agent does."""
+        backend = shared_backend(name)
+        backend.apply(self.netns["pod"], backend.ruleset(capture))
 
     def _wire(self) -> None:
         for place in self.netns:

@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from cni_agent.backends import BACKENDS, Name
-from cni_agent.build import build
 from cni_agent.capture import Family, Mode
 from cni_agent.flags import capture_from_flags
 from cni_agent.netns import Netns
-from cni_agent.nft import nft_text
-from cni_agent.restore import restore_text
 from cni_agent.validation.landing import Packet, landing
 from cni_agent.validation.settings import Settings
-from tests.kernel.lab import Actor
+from tests.kernel.lab import Actor, shared_backend
 
 pytestmark = pytest.mark.kernel
 
@@ -41,7 +38,8 @@ import os, sys
 from cni_agent import invalid, validate, values
 from cni_agent.validation import pod
 uid, gid = map(int, sys.argv[1:3])
-os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(uid, uid, uid)
+if uid or gid:
+    os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(uid, uid, uid)
 resolvers = os.environ["TEST_RESOLVERS"].split()
 pod.resolvers = lambda: resolvers
 sys.exit(validate.main(sys.argv[3:]))
@@ -68,21 +66,13 @@ class Pod:
         assert result.returncode == 0, f"{command}: {result.stderr}\n{text}"
 
     def program(
-        self, argv: list[str], environ: dict[str, str] | None = None, *, backend: Name = "iptables-nft",
-        families: tuple[Family, ...] = (4, 6),
-    ) -> None:  # fmt: skip
-        """Rules for this command line, by the ordinary tools."""
+        self, argv: list[str], environ: dict[str, str] | None = None, *, name: Name = "iptables-nft", ipv6: bool = True
+    ) -> None:
+        """Rules for this command line, as the node agent puts them there."""
         given = dict(_long_flags(Settings(argv, {})))
-        capture = capture_from_flags(given, environ or {}, ipv6=True, resolvers=lambda: [RESOLVER])
-        native = backend == "nftables"
-        ruleset = build(capture, "nftables" if native else "iptables", fail_closed=native)
-        self.tool("ip", "-6", "address", "replace", "::6/128", "dev", "lo")
-        if native:
-            self.tool("nft", "-f", "-", text=nft_text(ruleset))
-            return
-        for family in families:
-            restore = backend.replace("iptables", "iptables" if family == 4 else "ip6tables") + "-restore"
-            self.tool(restore, "--noflush", text=restore_text(ruleset, family))
+        capture = capture_from_flags(given, environ or {}, ipv6=ipv6, resolvers=lambda: [RESOLVER])
+        backend = shared_backend(name)
+        backend.apply(self.netns, backend.ruleset(capture))
 
     def start(
         self, argv: list[str], user: tuple[int, int] = PROXY, environ: dict[str, str] | None = None,
@@ -140,7 +130,7 @@ def pod() -> Iterator[Pod]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_captured(pod: Pod, backend: Name, mode: Mode) -> None:
     argv = [*STOCK, "-m", mode]
-    pod.program(argv, backend=backend)
+    pod.program(argv, name=backend)
     result = pod.validate(argv)
     assert (result.code, result.message) == (0, ""), result
     assert "inbound, IPv4; " in result.text
@@ -154,7 +144,7 @@ def test_not_captured(pod: Pod) -> None:
     result = pod.validate([*STOCK, "--probe-timeout", "200ms"], environ=environ)
     assert result.code == 126
     assert "inbound, IPv4 (uid 1337 to 127.0.0.6:15002 must land on port 15006): Connection refused" in result.message
-    assert "inbound, IPv6" in result.message
+    assert "inbound, IPv6 (uid 1337 to [::6]:15002 must land on port 15006): ::6 is not on lo" in result.message
     assert "cni-agent on node worker-7" in result.message
     assert "kubectl get events -n shop --field-selector involvedObject.name=web-0" in result.message
     assert result.message in result.text
@@ -170,7 +160,8 @@ def test_holds_until_the_rules_are_there(pod: Pod) -> None:
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_one_family_is_not_enough(pod: Pod, family: Family) -> None:
-    pod.program(STOCK, families=(family,))
+    pod.program(STOCK)
+    pod.tool("iptables-nft" if family == 6 else "ip6tables-nft", "-t", "nat", "-F", "ISTIO_OUTPUT")
     result = pod.validate([*STOCK, "--probe-timeout=200ms"])
     assert result.code == 126
     assert f"inbound, IPv{10 - family}" in result.message
@@ -178,7 +169,7 @@ def test_one_family_is_not_enough(pod: Pod, family: Family) -> None:
 
 
 def test_one_family_is_enough_for_stock_istio(pod: Pod) -> None:
-    pod.program(STOCK, families=(4,))
+    pod.program(STOCK, ipv6=False)
     assert pod.validate([*STOCK, "--compatibility", "istio"]).code == 0
 
 
@@ -255,6 +246,14 @@ def test_root_on_the_node_proves_all_paths(pod: Pod) -> None:
     assert "DNS over udp, IPv6" not in result.text  # no resolver is captured there
 
 
+def test_root_without_capabilities_is_another_user(pod: Pod) -> None:
+    pod.program(STOCK)
+    drop = ("setpriv", "--bounding-set=-setuid,-setgid", "--inh-caps=-setuid,-setgid")
+    result = pod.finish(pod.start(STOCK, ROOT_USER, wrapper=drop))
+    assert result.code == 0, result
+    assert "outbound, IPv4; outbound, IPv6" in result.text
+
+
 def test_rules_to_another_port_are_no_proof(pod: Pod) -> None:
     pod.program([*STOCK, "-p", "16001"])
     result = pod.validate([*STOCK, "--probe-timeout=200ms"], ROOT_USER)
@@ -291,6 +290,7 @@ def test_run_again_beside_the_running_proxy(pod: Pod) -> None:
         assert pod.validate([*STOCK, "--probe-timeout=200ms"]).code == 126
         pod.program(STOCK)
         assert pod.validate(STOCK).code == 0
+        assert "outbound, IPv6" in pod.validate(STOCK, ROOT_USER).text
     finally:
         actor.close()
 
@@ -384,7 +384,7 @@ def test_packets_land_where_validation_expects_them(pod: Pod, backend: Name, see
     """The restatement of the rules that chooses the probes, against the rules themselves."""
     chance = random.Random(seed)
     argv, environ = random_settings(chance)
-    pod.program(argv, environ, backend=backend)
+    pod.program(argv, environ, name=backend)
     settings = Settings(argv, environ)
     packets = [random_packet(chance) for _ in range(PACKETS)]
     expected = [landing(settings, [RESOLVER], Packet(*packet)) for packet in packets]

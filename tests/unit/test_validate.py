@@ -1,9 +1,7 @@
 """istio-validation's command line, what it plans to prove, and what it costs to start."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,17 +21,14 @@ STOCK = [  # as Istio's injector writes them
 DUAL = {"10.0.0.2": "eth0", "fd00::2": "eth0"}
 
 
-@pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    def become(uid: int, gid: int) -> None:
-        monkeypatch.setattr(os, "geteuid", lambda: uid)
-        monkeypatch.setattr(os, "getegid", lambda: gid)
-
-    return become
+PROXY, APP = (1337, 1337), (1000, 1000)
 
 
-def plan(argv: list[str], environ: dict[str, str] | None = None, own: dict[str, str] = DUAL) -> Plan:
-    return Plan(Settings(argv, environ or {}), own, ["10.96.0.10", "fd00:96::a"], lambda address: "eth0")
+def plan(
+    *owners: tuple[int, int], argv: list[str], environ: dict[str, str] | None = None, own: dict[str, str] = DUAL
+) -> Plan:
+    settings = Settings(argv, environ or {})
+    return Plan(settings, list(owners), own, ["10.96.0.10", "fd00:96::a"], lambda address: "eth0")
 
 
 def targets(made: Plan) -> dict[str, tuple[str, int, int | None]]:
@@ -189,9 +184,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--probe-timeout" in capsys.readouterr().out
 
 
-def test_the_proxys_user_proves_inbound_for_each_family(user: Callable[[int, int], None]) -> None:
-    user(1337, 1337)
-    made = plan(STOCK)
+def test_the_proxys_user_proves_inbound_for_each_family() -> None:
+    made = plan(PROXY, argv=STOCK)
     assert targets(made) == {
         "inbound, IPv4": ("127.0.0.6", 15002, 15006),
         "inbound, IPv6": ("::6", 15002, 15006),
@@ -199,34 +193,29 @@ def test_the_proxys_user_proves_inbound_for_each_family(user: Callable[[int, int
     assert [sentence.partition(":")[0] for sentence in made.unprovable] == ["outbound, IPv4", "outbound, IPv6"]
 
 
-def test_only_the_families_of_the_pod(user: Callable[[int, int], None]) -> None:
-    user(1337, 1337)
-    assert [*targets(plan(STOCK, own={"10.0.0.2": "eth0"}))] == ["inbound, IPv4"]
-    assert [*targets(plan(STOCK, own={"fd00::2": "eth0"}))] == ["inbound, IPv6"]
-    assert [*targets(plan([*STOCK, "--compatibility=istio"]))] == ["inbound, IPv4"]
+def test_only_the_families_of_the_pod() -> None:
+    assert [*targets(plan(PROXY, argv=STOCK, own={"10.0.0.2": "eth0"}))] == ["inbound, IPv4"]
+    assert [*targets(plan(PROXY, argv=STOCK, own={"fd00::2": "eth0"}))] == ["inbound, IPv6"]
+    assert [*targets(plan(PROXY, argv=[*STOCK, "--compatibility=istio"]))] == ["inbound, IPv4"]
 
 
-def test_a_wide_loopback_range_is_probed_by_the_pods_address(user: Callable[[int, int], None]) -> None:
-    user(1337, 1337)
-    made = plan(STOCK, {"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": "127.0.0.1/8"})
+def test_a_wide_loopback_range_is_probed_by_the_pods_address() -> None:
+    made = plan(PROXY, argv=STOCK, environ={"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": "127.0.0.1/8"})
     assert targets(made)["inbound, IPv4"] == ("10.0.0.2", 15002, 15006)
 
 
-def test_an_excluded_probe_port_is_replaced(user: Callable[[int, int], None]) -> None:
-    user(1337, 1337)
-    assert targets(plan([*STOCK, "-o", "15002,15003"]))["inbound, IPv4"] == ("127.0.0.6", 15004, 15006)
+def test_an_excluded_probe_port_is_replaced() -> None:
+    assert targets(plan(PROXY, argv=[*STOCK, "-o", "15002,15003"]))["inbound, IPv4"] == ("127.0.0.6", 15004, 15006)
 
 
-def test_tproxy_is_proven_by_what_nat_spares(user: Callable[[int, int], None]) -> None:
-    user(1337, 1337)
-    assert targets(plan([*STOCK, "-m", "TPROXY"]))["inbound by TPROXY, IPv6"] == ("fd00::2", 15008, None)
-    excluded = plan([*STOCK, "-m", "TPROXY", "-d", "15008"])
+def test_tproxy_is_proven_by_what_nat_spares() -> None:
+    assert targets(plan(PROXY, argv=[*STOCK, "-m", "TPROXY"]))["inbound by TPROXY, IPv6"] == ("fd00::2", 15008, None)
+    excluded = plan(PROXY, argv=[*STOCK, "-m", "TPROXY", "-d", "15008"])
     assert "inbound by TPROXY, IPv6" not in targets(excluded)
 
 
-def test_another_user_proves_outbound_and_dns(user: Callable[[int, int], None]) -> None:
-    user(1000, 1000)
-    made = plan(STOCK, {"ISTIO_META_DNS_CAPTURE": "true"})
+def test_another_user_proves_outbound_and_dns() -> None:
+    made = plan(APP, argv=STOCK, environ={"ISTIO_META_DNS_CAPTURE": "true"})
     assert targets(made) == {
         "outbound, IPv4": ("192.0.2.1", 15002, 15001),
         "outbound, IPv6": ("2001:db8::1", 15002, 15001),
@@ -237,17 +226,15 @@ def test_another_user_proves_outbound_and_dns(user: Callable[[int, int], None]) 
     }
 
 
-def test_root_proves_all(user: Callable[[int, int], None]) -> None:
-    user(0, 0)
-    made = plan([*STOCK, "-m", "TPROXY", "--redirect-dns", "--capture-all-dns"])
+def test_root_proves_all() -> None:
+    made = plan(PROXY, APP, argv=[*STOCK, "-m", "TPROXY", "--redirect-dns", "--capture-all-dns"])
     assert not made.unprovable
     assert len(made.probes) == 10
 
 
-def test_outbound_is_probed_inside_the_included_ranges(user: Callable[[int, int], None]) -> None:
-    user(1000, 1000)
-    assert targets(plan(["-i", "10.96.0.0/12"])) == {"outbound, IPv4": ("10.96.0.0", 15002, 15001)}
-    assert targets(plan(["-q", "443"]))["outbound, IPv6"] == ("2001:db8::1", 443, 15001)
+def test_outbound_is_probed_inside_the_included_ranges() -> None:
+    assert targets(plan(APP, argv=["-i", "10.96.0.0/12"])) == {"outbound, IPv4": ("10.96.0.0", 15002, 15001)}
+    assert targets(plan(APP, argv=["-q", "443"]))["outbound, IPv6"] == ("2001:db8::1", 443, 15001)
 
 
 def test_resolvers(tmp_path: Path) -> None:
