@@ -13,7 +13,8 @@ import time
 from cni_agent import names
 from cni_agent.validation import arguments, pod
 from cni_agent.validation.arguments import Usage
-from cni_agent.validation.plan import Plan, Probe
+from cni_agent.validation.landing import family
+from cni_agent.validation.plan import Plan, Probe, captured_families
 from cni_agent.validation.probing import Prover
 from cni_agent.validation.settings import BadSetting, Settings
 
@@ -58,6 +59,8 @@ def main(argv: list[str]) -> int:
         return _fail(EXIT_OTHER, "istio-validation: this pod has no address but loopback", settings.termination_log)
     owners = pod.owners(settings)
     plan = Plan(settings, owners, own, pod.resolvers(), lambda address: pod.interface_towards(address, own))
+    if not settings.stock and len(captured_families(settings, own)) < len({family(address) for address in own}):
+        _say("the pod's IPv6 is not captured: its first address is IPv4, and dual stack (ISTIO_DUAL_STACK) is off")
     for sentence in plan.unprovable:
         _say(f"not provable from here, so left to the node agent's own check: {sentence}")
     if not plan.probes:

@@ -64,8 +64,7 @@ class Plan:
         self._own, self._resolvers, self._route = own, resolvers, route
         self.probes: list[Probe] = []
         self.unprovable: list[str] = []
-        families = sorted({family(address) for address in own})
-        for version in families[:1] if settings.stock else families:
+        for version in captured_families(settings, own):
             self._add(INBOUND, self._inbound(version), settings.inbound_port)
             if settings.stock:
                 continue
@@ -144,3 +143,11 @@ class Plan:
 
     def _is_proxy(self, packet: Packet) -> bool:
         return packet.uid in self._settings.uids or packet.gid in self._settings.gids
+
+
+def captured_families(settings: Settings, own: dict[str, str]) -> list[int]:
+    """The families that get rules and that the pod has. Without dual stack its first address decides, as in Istio."""
+    families = list(dict.fromkeys(family(address) for address in own))
+    if settings.stock:
+        return families[:1]
+    return families if settings.dual_stack or families[:1] == [6] else families[:1]

@@ -50,6 +50,7 @@ class Settings:
         self.loopback_v4 = self._loopback()
         self.redirect_dns = self._switch("redirect-dns")
         self.capture_all_dns = self._switch("capture-all-dns")
+        self.dual_stack = self._switch("dual-stack")
         self.native_nftables = self._switch("native-nftables")
         self.stock = bool(self._word("compatibility", "istio"))
         self._word("force-iptables-binary", "legacy", "nft")

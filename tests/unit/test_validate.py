@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_agent import validate
+from cni_agent.addresses import has_ipv6
 from cni_agent.flags import FLAGS, capture_from_flags
 from cni_agent.validation import arguments, landing, pod
-from cni_agent.validation.plan import Plan
+from cni_agent.validation.plan import Plan, captured_families
 from cni_agent.validation.settings import BadSetting, Settings
 
 STOCK = [  # as Istio's injector writes them
     "istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "", "-b", "*",
     "-d", "15090,15021,15020", "--log_output_level=default:info", "--run-validation", "--skip-rule-apply",
 ]  # fmt: skip
+BOTH = [*STOCK, "--dual-stack"]
 DUAL = {"10.0.0.2": "eth0", "fd00::2": "eth0"}
 
 
@@ -185,7 +187,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_proxys_user_proves_inbound_for_each_family() -> None:
-    made = plan(PROXY, argv=STOCK)
+    made = plan(PROXY, argv=BOTH)
     assert targets(made) == {
         "inbound, IPv4": ("127.0.0.6", 15002, 15006),
         "inbound, IPv6": ("::6", 15002, 15006),
@@ -194,28 +196,40 @@ def test_the_proxys_user_proves_inbound_for_each_family() -> None:
 
 
 def test_only_the_families_of_the_pod() -> None:
-    assert [*targets(plan(PROXY, argv=STOCK, own={"10.0.0.2": "eth0"}))] == ["inbound, IPv4"]
-    assert [*targets(plan(PROXY, argv=STOCK, own={"fd00::2": "eth0"}))] == ["inbound, IPv6"]
-    assert [*targets(plan(PROXY, argv=[*STOCK, "--compatibility=istio"]))] == ["inbound, IPv4"]
+    assert [*targets(plan(PROXY, argv=BOTH, own={"10.0.0.2": "eth0"}))] == ["inbound, IPv4"]
+    assert [*targets(plan(PROXY, argv=BOTH, own={"fd00::2": "eth0"}))] == ["inbound, IPv6"]
+    assert [*targets(plan(PROXY, argv=STOCK))] == ["inbound, IPv4"]  # the first address decides, as in Istio
+    assert [*targets(plan(PROXY, argv=STOCK, own=dict(reversed(DUAL.items()))))] == ["inbound, IPv6", "inbound, IPv4"]
+    assert [*targets(plan(PROXY, argv=[*BOTH, "--compatibility=istio"]))] == ["inbound, IPv4"]
+
+
+@given(
+    st.lists(st.sampled_from(["10.0.0.2", "fd00::2", "10.0.0.3", "fd00::3"]), min_size=1, unique=True), st.booleans()
+)
+def test_the_families_are_those_that_the_agent_programs(addresses: list[str], dual_stack: bool) -> None:
+    settings = Settings(["--dual-stack"] if dual_stack else [], {})
+    families = captured_families(settings, dict.fromkeys(addresses, "eth0"))
+    assert (6 in families) == has_ipv6(addresses, dual_stack=dual_stack)
+    assert 4 in families or landing.family(addresses[0]) == 6
 
 
 def test_a_wide_loopback_range_is_probed_by_the_pods_address() -> None:
-    made = plan(PROXY, argv=STOCK, environ={"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": "127.0.0.1/8"})
+    made = plan(PROXY, argv=BOTH, environ={"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": "127.0.0.1/8"})
     assert targets(made)["inbound, IPv4"] == ("10.0.0.2", 15002, 15006)
 
 
 def test_an_excluded_probe_port_is_replaced() -> None:
-    assert targets(plan(PROXY, argv=[*STOCK, "-o", "15002,15003"]))["inbound, IPv4"] == ("127.0.0.6", 15004, 15006)
+    assert targets(plan(PROXY, argv=[*BOTH, "-o", "15002,15003"]))["inbound, IPv4"] == ("127.0.0.6", 15004, 15006)
 
 
 def test_tproxy_is_proven_by_what_nat_spares() -> None:
-    assert targets(plan(PROXY, argv=[*STOCK, "-m", "TPROXY"]))["inbound by TPROXY, IPv6"] == ("fd00::2", 15008, None)
-    excluded = plan(PROXY, argv=[*STOCK, "-m", "TPROXY", "-d", "15008"])
+    assert targets(plan(PROXY, argv=[*BOTH, "-m", "TPROXY"]))["inbound by TPROXY, IPv6"] == ("fd00::2", 15008, None)
+    excluded = plan(PROXY, argv=[*BOTH, "-m", "TPROXY", "-d", "15008"])
     assert "inbound by TPROXY, IPv6" not in targets(excluded)
 
 
 def test_another_user_proves_outbound_and_dns() -> None:
-    made = plan(APP, argv=STOCK, environ={"ISTIO_META_DNS_CAPTURE": "true"})
+    made = plan(APP, argv=BOTH, environ={"ISTIO_META_DNS_CAPTURE": "true"})
     assert targets(made) == {
         "outbound, IPv4": ("192.0.2.1", 15002, 15001),
         "outbound, IPv6": ("2001:db8::1", 15002, 15001),
@@ -227,14 +241,14 @@ def test_another_user_proves_outbound_and_dns() -> None:
 
 
 def test_root_proves_all() -> None:
-    made = plan(PROXY, APP, argv=[*STOCK, "-m", "TPROXY", "--redirect-dns", "--capture-all-dns"])
+    made = plan(PROXY, APP, argv=[*BOTH, "-m", "TPROXY", "--redirect-dns", "--capture-all-dns"])
     assert not made.unprovable
     assert len(made.probes) == 10
 
 
 def test_outbound_is_probed_inside_the_included_ranges() -> None:
     assert targets(plan(APP, argv=["-i", "10.96.0.0/12"])) == {"outbound, IPv4": ("10.96.0.0", 15002, 15001)}
-    assert targets(plan(APP, argv=["-q", "443"]))["outbound, IPv6"] == ("2001:db8::1", 443, 15001)
+    assert targets(plan(APP, argv=["-q", "443", "--dual-stack"]))["outbound, IPv6"] == ("2001:db8::1", 443, 15001)
 
 
 def test_resolvers(tmp_path: Path) -> None:
