@@ -50,26 +50,35 @@ def holds(config: ProxyConfig) -> bool:
     return config.get("holdApplicationUntilProxyStarts") is True
 
 
-def from_annotation(text: str) -> ProxyConfig:
-    """Reads the annotation. Raises `Refused`."""
-    return _cached(text) if len(text) <= _CACHED else proxyconfig.read(yamltext.one(text))
-
-
 def check(text: str) -> None:
     """Raises `Refused` unless the annotation is a ProxyConfig that Istio would take, over the code's defaults."""
-    written = yamltext.one(text)
-    config = {
-        **proxyconfig.layered([proxyconfig.CODE_DEFAULTS, proxyconfig.read(written)]),
-        **proxyconfig.zeros(written),
-    }
-    wrong = list(proxyconfig_check.violations(config))
-    if wrong:
-        raise Refused(f"a ProxyConfig: {', '.join(wrong)}")
+    problem = _of(text)[1]
+    if problem:
+        raise Refused(problem)
 
 
-@lru_cache(maxsize=256)
-def _cached(text: str) -> ProxyConfig:
-    return proxyconfig.read(yamltext.one(text))
+def from_annotation(text: str) -> ProxyConfig:
+    """What an annotation says that was checked."""
+    return _of(text)[0]
+
+
+def _of(text: str) -> tuple[ProxyConfig, str]:
+    return _cached(text) if len(text) <= _CACHED else _read(text)
+
+
+def _read(text: str) -> tuple[ProxyConfig, str]:
+    """The config, and what is wrong with it."""
+    try:
+        written = yamltext.one(text)
+        config = proxyconfig.read(written)
+    except Refused as refused:
+        return {}, str(refused)
+    whole = {**proxyconfig.layered([proxyconfig.CODE_DEFAULTS, config]), **proxyconfig.zeros(written)}
+    wrong = ", ".join(proxyconfig_check.violations(whole))
+    return config, f"a ProxyConfig: {wrong}" if wrong else ""
+
+
+_cached = lru_cache(maxsize=256)(_read)  # the same few in every pod, and YAML is slow
 
 
 def _first(configs: Iterator[Mapping[str, Any]]) -> list[ProxyConfig]:
