@@ -3,8 +3,8 @@
 Ours are: all rules in `ISTIO_*` chains; all rules that jump to one; and, in built-in chains, rules that carry our mark
 (a private userdata entry in nf_tables, the unused `nfcache` word in xtables: neither tool shows it, both keep it).
 The mark is what tells an interface exclusion of ours from a like rule of somebody else, when settings change and after
-a restart. A rule without it that is just what we want (someone saved and restored the tables, or istio-init wrote it)
-counts as ours too, as often as it is wanted.
+a restart. Where `ISTIO_*` chains are, a rule without it that is just what we want counts as ours too, as often as it is
+wanted: someone saved and restored the tables, or istio-init wrote them.
 """
 
 from collections import Counter
@@ -73,8 +73,13 @@ def is_ours(place: Place) -> bool:
     return place.chain in OUR_CHAINS or (place.family == "inet" and place.table in OUR_TABLES)
 
 
+def residents(held: Held) -> frozenset[str]:
+    """The families in which chains of ours are."""
+    return frozenset(place.family for place in held if is_ours(place))
+
+
 def ours(place: Place, chain: HeldChain, wanted: Sequence[Hashable] = ()) -> list[int]:
-    """Which rules of a chain are ours, as indexes in ascending order."""
+    """Which rules of a chain are ours, as indexes in ascending order. `wanted`: rules that need no mark to be ours."""
     if is_ours(place):
         return list(range(len(chain.rules)))
     certain = [index for index, rule in enumerate(chain.rules) if rule.marked or rule.jump in OUR_CHAINS]
@@ -94,39 +99,66 @@ def holds_ours(held: Held) -> bool:
     return any(is_ours(place) or ours(place, chain) for place, chain in held.items())
 
 
-def differences(wanted: Wanted, held: Held, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
-    """How what is held differs from what is wanted, in order. `texts`, for rules that we did not write, is costly."""
-    found = [item for place, chain in wanted.items() for item in _of_chain(place, chain, held.get(place))]
-    for place, kept in held.items():
-        if place not in wanted:
-            found += [(Difference("extra", str(place), ""), place, index) for index in ours(place, kept)]
-            if is_ours(place):
-                found.append((Difference("extra", str(place), "the chain"), place, None))
-    if not any(difference.kind == "extra" and index is not None for difference, _, index in found):
-        return tuple(difference for difference, _, _ in found)
-    known = texts()
+class _Finding(NamedTuple):
+    """A difference; for a rule that we did not write, where its text is to be found."""
+
+    difference: Difference
+    place: Place
+    position: int | None = None  # of the rule in its chain
+
+
+def differences(
+    wanted: Wanted, held: Held, texts: Callable[[], Texts], resident: frozenset[str] = frozenset()
+) -> tuple[Difference, ...]:
+    """How what is held differs from what is wanted, in order. `texts`, for rules that we did not write, is costly.
+
+    `resident`: families of which it is known that chains of ours are there, beside those in `held`.
+    """
+    found = _findings(wanted, held, resident)
+    known = texts() if any(finding.position is not None for finding in found) else {}
     return tuple(
-        difference if index is None else Difference(difference.kind, difference.where, _text(known, place, index))
-        for difference, place, index in found
+        finding.difference
+        if finding.position is None
+        else Difference("extra", str(finding.place), _text(known, finding.place, finding.position))
+        for finding in found
     )
 
 
-def _of_chain(
-    place: Place, wanted: WantedChain, held: HeldChain | None
-) -> Iterator[tuple[Difference, Place, int | None]]:
+def changed_tables(wanted: Wanted, held: Held, resident: frozenset[str] = frozenset()) -> frozenset[tuple[str, str]]:
+    """The tables, by family and name, that are not as they should be."""
+    return frozenset(finding.place[:2] for finding in _findings(wanted, held, resident))
+
+
+def _findings(wanted: Wanted, held: Held, resident: frozenset[str]) -> list[_Finding]:
+    adopting = resident | residents(held)
+    found = [
+        finding
+        for place, chain in wanted.items()
+        for finding in _of_chain(place, chain, held.get(place), adopt=place.family in adopting)
+    ]
+    for place, chain in held.items():
+        if place not in wanted:
+            extra = Difference("extra", str(place), "")
+            found += [_Finding(extra, place, index) for index in ours(place, chain)]
+            if is_ours(place):
+                found.append(_Finding(Difference("extra", str(place), "the chain"), place))
+    return found
+
+
+def _of_chain(place: Place, wanted: WantedChain, held: HeldChain | None, *, adopt: bool) -> Iterator[_Finding]:
     where = str(place)
     if held is None:
         if is_ours(place) or wanted.keys:
-            yield Difference("missing", where, "the chain"), place, None
+            yield _Finding(Difference("missing", where, "the chain"), place)
         held = HeldChain(wanted.policy, ())
     elif held.policy != wanted.policy:
-        yield Difference("changed", where, f"policy is {held.policy}, expected {wanted.policy}"), place, None
-    positions = ours(place, held, wanted.keys)
+        yield _Finding(Difference("changed", where, f"policy is {held.policy}, expected {wanted.policy}"), place)
+    positions = ours(place, held, wanted.keys if adopt else ())
     for kind, index in compare(list(wanted.keys), [held.rules[position].key for position in positions]):
         if kind == "extra":
-            yield Difference("extra", where, ""), place, positions[index]
+            yield _Finding(Difference("extra", where, ""), place, positions[index])
         else:
-            yield Difference(kind, where, wanted.texts[index]), place, None
+            yield _Finding(Difference(kind, where, wanted.texts[index]), place)
 
 
 def _text(texts: Texts, place: Place, index: int) -> str:

@@ -28,10 +28,12 @@ from cni_agent.holdings import (
     Place,
     Texts,
     WantedChain,
+    changed_tables,
     differences,
     holds_ours,
     is_ours,
     ours,
+    residents,
 )
 from cni_agent.inside import Inside
 from cni_agent.names import NFT_TABLES
@@ -108,15 +110,12 @@ def apply(inside: Inside, stamp: LegacyStamp) -> Outcome:
 
 def check(inside: Inside, stamp: LegacyStamp, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
     """What differs from the stamp; no table is created by looking."""
-    found: list[Difference] = []
     with _locked(inside) as sockets:
         existing = _read(inside, sockets, set())
-        for key in reversed(ORDER):
-            block, table = existing.get(key), stamp.tables.get(key)
-            if block is None or table is None or not table.matches(block):
-                held = _held(key, xtables.parse(block, key[0])) if block else {}
-                found += differences(stamp.wanted(key), held, texts)
-    return tuple(found)
+    if existing.keys() == stamp.tables.keys() and all(stamp.tables[key].matches(existing[key]) for key in existing):
+        return ()
+    wanted = {where: chain for key in stamp.tables for where, chain in stamp.wanted(key).items()}
+    return differences(wanted, _all_held(existing), texts)
 
 
 def leftovers(inside: Inside) -> tuple[Difference, ...]:
@@ -191,50 +190,53 @@ def _read(inside: Inside, sockets: Sockets, wanted: set[TableKey]) -> dict[Table
 
 def _steps(existing: dict[TableKey, xtables.Block], stamp: LegacyStamp) -> tuple[list[Step], bool]:
     """The swaps that lead to the stamp, and whether there was anything of ours."""
-    steps: list[Step] = []
-    had_ours = False
-    for key, block in existing.items():
-        table = stamp.tables.get(key)
-        if table and table.matches(block):
-            had_ours = True
-            continue
-        chains = xtables.parse(block, key[0])
-        held = _held(key, chains)
-        had_ours |= holds_ours(held)
-        if not differences(stamp.wanted(key), held, dict):
-            continue
-        if table and all(chain.policy == "ACCEPT" and not chain.rules for chain in chains.values()):
-            steps.append(Step(key, block, table.block, []))
-        else:
-            merged = _merged(key, chains, stamp)
-            new = xtables.compile_block(merged, key[0])
-            steps.append(Step(key, block, new, xtables.counters_of(merged)))
-    return steps, had_ours
+    right = {key for key, block in existing.items() if key in stamp.tables and stamp.tables[key].matches(block)}
+    others = {key: xtables.parse(block, key[0]) for key, block in existing.items() if key not in right}
+    held = {where: chain for key, chains in others.items() for where, chain in _held(key, chains).items()}
+    wanted = {where: chain for key in others for where, chain in stamp.wanted(key).items()}
+    resident = frozenset(FAMILY_NAMES[family] for family, _ in right) | residents(held)
+    changed = changed_tables(wanted, held, resident)
+    steps = [
+        _step(key, existing[key], chains, stamp, adopt=FAMILY_NAMES[key[0]] in resident)
+        for key, chains in others.items()
+        if (FAMILY_NAMES[key[0]], key[1]) in changed
+    ]
+    return steps, bool(right) or holds_ours(held)
 
 
-def _merged(key: TableKey, current: xtables.Chains, stamp: LegacyStamp) -> xtables.Chains:
+def _step(key: TableKey, block: xtables.Block, chains: xtables.Chains, stamp: LegacyStamp, *, adopt: bool) -> Step:
+    table = stamp.tables.get(key)
+    if table and all(chain.policy == "ACCEPT" and not chain.rules for chain in chains.values()):
+        return Step(key, block, table.block, [])
+    merged = _merged(key, chains, stamp, adopt=adopt)
+    return Step(key, block, xtables.compile_block(merged, key[0]), xtables.counters_of(merged))
+
+
+def _merged(key: TableKey, current: xtables.Chains, stamp: LegacyStamp, *, adopt: bool) -> xtables.Chains:
     """The table with our rules in it instead of the old ones, and everything else as it is."""
     wanted = stamp.tables[key].chains if key in stamp.tables else {}
     merged: xtables.Chains = {}
-    for where, chain in _places(key, current):
+    for where, held in _held(key, current).items():
         if is_ours(where):
             continue
-        new = wanted.get(where.chain)
+        chain, new = current[where.chain], wanted.get(where.chain)
+        rules = new.rules if new else []
+        old = ours(where, held, [rule.key for rule in rules] if adopt else ())
         merged[where.chain] = xtables.Chain(
             new.policy if new else chain.policy,
-            _shared_rules(where, chain, new.rules if new else [], stamp.heads.get(where, 0)),
+            _shared_rules(chain.rules, old, rules, stamp.heads.get(where, 0)),
         )
     merged |= {name: chain for name, chain in wanted.items() if name not in merged}
     # libiptc keeps chains of users in the order of their names, and so do we
     return dict(sorted(merged.items(), key=lambda item: (item[1].policy is None, item[0] * (item[1].policy is None))))
 
 
-def _shared_rules(where: Place, chain: xtables.Chain, new: list[xtables.Entry], at_head: int) -> list[xtables.Entry]:
+def _shared_rules(
+    there: list[xtables.Entry], old: list[int], new: list[xtables.Entry], at_head: int
+) -> list[xtables.Entry]:
     """A chain that we share with others: our new rules at the place of the old, or where iptables-restore puts them."""
-    held = HeldChain(chain.policy, [HeldRule(rule.key, rule.marked, rule.jump) for rule in chain.rules])
-    old = ours(where, held, [rule.key for rule in new])
     kept: list[xtables.Entry] = []
-    for index, rule in enumerate(chain.rules):
+    for index, rule in enumerate(there):
         if old and index == old[-1]:
             kept += new[at_head:]
         if index not in old:
@@ -263,12 +265,12 @@ def _swap(inside: Inside, sockets: Sockets, steps: list[Step]) -> bool:
 
 
 def _verify(sockets: Sockets, stamp: LegacyStamp) -> None:
-    for key, table in stamp.tables.items():
-        block = xtables_socket.read(sockets(key[0]), *key)
-        if not table.matches(block):
-            left = differences(stamp.wanted(key), _held(key, xtables.parse(block, key[0])), dict)
-            if left:
-                raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
+    written = {key: xtables_socket.read(sockets(key[0]), *key) for key in stamp.tables}
+    wrong = {key: block for key, block in written.items() if not stamp.tables[key].matches(block)}
+    wanted = {where: chain for key in wrong for where, chain in stamp.wanted(key).items()}
+    left = differences(wanted, _all_held(wrong), dict)
+    if left:
+        raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
 
 
 def _places(key: TableKey, chains: xtables.Chains) -> Iterator[tuple[Place, xtables.Chain]]:
@@ -280,6 +282,14 @@ def _held(key: TableKey, chains: xtables.Chains) -> Held:
     return {
         where: HeldChain(chain.policy, [HeldRule(rule.key, rule.marked, rule.jump) for rule in chain.rules])
         for where, chain in _places(key, chains)
+    }
+
+
+def _all_held(blocks: dict[TableKey, xtables.Block]) -> Held:
+    return {
+        where: chain
+        for key, block in blocks.items()
+        for where, chain in _held(key, xtables.parse(block, key[0])).items()
     }
 
 

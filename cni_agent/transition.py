@@ -5,15 +5,12 @@ of our old ones; where there were none, they go where iptables-restore would put
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
 
 from cni_agent import nf_changes
 from cni_agent import nf_tables as nf
-from cni_agent.holdings import OUR_TABLES, Held, HeldChain, HeldRule, Place, differences, is_ours, ours
+from cni_agent.holdings import OUR_TABLES, Held, HeldChain, HeldRule, changed_tables, is_ours, ours, residents
 from cni_agent.names import BUILT_IN_CHAINS, NFT_TABLES
 from cni_agent.stamp import Stamp, place, policy_name
-
-V = TypeVar("V")
 
 
 def held(current: nf.Objects) -> Held:
@@ -36,14 +33,15 @@ def transition(current: nf.Objects, stamp: Stamp | None) -> list[bytes]:
     """The messages; none when the stamp is there already."""
     wanted = stamp.wanted() if stamp else {}
     holding = held(current)
+    changed = changed_tables(wanted, holding)
     parts: list[bytes] = []
-    tables = [*current.tables, *(stamp.tables if stamp else ())]
-    for table in dict.fromkeys(filter(_is_iptables, tables)):
-        if differences(_of_table(table, wanted), _of_table(table, holding), dict):
+    tables = dict.fromkeys([*current.tables, *(stamp.tables if stamp else ())])
+    for table in filter(_is_iptables, tables):
+        if (nf.FAMILY_NAMES[table[0]], table[1]) in changed:
             parts += _iptables_table(table, current, holding, stamp)
     native = [table for table in current.tables if _is_native(table)]
     unwanted = any(stamp is None or table not in stamp.tables for table in native)
-    if unwanted or differences(_of_family("inet", wanted), _of_family("inet", holding), dict):
+    if unwanted or any(family == "inet" for family, _ in changed):
         parts += map(nf_changes.delete_table, native)
         parts += stamp.parts if stamp and any(map(_is_native, stamp.tables)) else ()
     return parts
@@ -52,7 +50,8 @@ def transition(current: nf.Objects, stamp: Stamp | None) -> list[bytes]:
 def _iptables_table(table: nf.TableKey, current: nf.Objects, holding: Held, stamp: Stamp | None) -> Iterator[bytes]:
     chains = [key for key in current.chains if key[:2] == table]
     wanted = {key: chain for key, chain in stamp.chains.items() if key[:2] == table} if stamp else {}
-    own = {key: ours(place(key), holding[place(key)], _keys(stamp, key)) for key in chains}
+    adopt = nf.FAMILY_NAMES[table[0]] in residents(holding)
+    own = {key: ours(place(key), holding[place(key)], _keys(stamp, key) if adopt else ()) for key in chains}
     if not wanted and _nothing_foreign(chains, own, current):
         yield nf_changes.delete_table(table)
         return
@@ -113,12 +112,3 @@ def _is_native(table: nf.TableKey) -> bool:
 
 def _is_iptables(table: nf.TableKey) -> bool:
     return table[0] in (nf.IPV4, nf.IPV6) and table[1] in NFT_TABLES
-
-
-def _of_table(table: nf.TableKey, chains: Mapping[Place, V]) -> dict[Place, V]:
-    family = nf.FAMILY_NAMES[table[0]]
-    return {where: chain for where, chain in chains.items() if where[:2] == (family, table[1])}
-
-
-def _of_family(family: str, chains: Mapping[Place, V]) -> dict[Place, V]:
-    return {where: chain for where, chain in chains.items() if where.family == family}

@@ -49,17 +49,17 @@ def write_with_tool(netns: Netns, name: Name, ruleset: Ruleset) -> None:
 def shown(netns: Netns, name: Name) -> str:
     """All rules of a namespace as the ordinary tool shows them, without counts, tables in the order of their names."""
     if name == "nftables":
-        return re.sub(r"packets \d+ bytes \d+", "", sh(netns, "nft list ruleset"))
+        return _sorted_chains(re.sub(r"packets \d+ bytes \d+", "", sh(netns, "nft list ruleset")))
     variant = name.removeprefix("iptables-")
     texts = [sh(netns, f"{tool}-{variant}-save") for tool in ("iptables", "ip6tables")]
     return "\n".join(_sorted_tables(text) for text in texts)
 
 
 def everything(netns: Netns) -> str:
-    """All that a namespace holds, whatever tool sees it, and its routing; empty legacy tables left out."""
+    """All that a namespace holds, whatever tool sees it, and its routing without the numbers that order rules."""
     routing = sh(netns, "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; ip addr show lo")
-    legacy = re.sub(r"\*\w+\n(:\w+ ACCEPT \n)*COMMIT\n", "", shown(netns, "iptables-legacy"))
-    return shown(netns, "nftables") + legacy.strip() + "\n" + routing
+    rules = shown(netns, "nftables") + shown(netns, "iptables-legacy")
+    return rules + re.sub(r"(?m)^\d+:", "", routing)
 
 
 def legacy_tables(netns: Netns) -> list[str]:
@@ -67,6 +67,16 @@ def legacy_tables(netns: Netns) -> list[str]:
     return sh(netns, "cat /proc/thread-self/net/ip_tables_names /proc/thread-self/net/ip6_tables_names").split()
 
 
+def _sorted_chains(listing: str) -> str:
+    """The order of chains in a table has no meaning."""
+    return "".join(
+        header + "".join(sorted(re.findall(r"\tchain .*?\n\t}\n", body, re.DOTALL)))
+        for header, body in sorted(re.findall(r"(table .*?\n)(.*?)^}\n", listing, re.DOTALL | re.MULTILINE))
+    )
+
+
 def _sorted_tables(save: str) -> str:
     plain = re.sub(r"\[\d+:\d+\]", "", re.sub(r"(?m)^#.*\n", "", save))
+    if "nf_tables" not in save:  # a legacy table that is empty stays for ever: the kernel cannot give it back
+        plain = re.sub(r"\*\w+\n(:\w+ ACCEPT \n)*COMMIT\n", "", plain)
     return "".join(sorted(re.findall(r"\*.*?COMMIT\n", plain, re.DOTALL)))
