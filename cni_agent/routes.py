@@ -83,17 +83,8 @@ def ensure(channel: Channel, ruleset: Ruleset) -> list[Step]:
 
 
 def _present(channel: Channel, ruleset: Ruleset) -> set[bytes]:
-    """The rules that are there already, each but once: the kernel would add the same one again and again."""
-    if not ruleset.tproxy:
-        return set()
-    present: set[bytes] = set()
-    for found in _rules(channel):
-        rule, _ = _tproxy(*found.target)
-        wanted = found.target[1:] == (ruleset.tproxy.mark, ruleset.tproxy.table)
-        if wanted and rule.payload in present:
-            channel.tell(rule.delete, 0, rule.payload.removesuffix(_OURS_ATTRIBUTE))
-        present.add(rule.payload)
-    return present
+    """The rules that are there already: the kernel would add the same one again and again."""
+    return {_tproxy(*found.target)[0].payload for found in _rules(channel)} if ruleset.tproxy else set()
 
 
 def undo(channel: Channel, added: list[Step]) -> None:
@@ -103,13 +94,19 @@ def undo(channel: Channel, added: list[Step]) -> None:
 
 
 def drop_others(channel: Channel, ruleset: Ruleset | None) -> bool:
-    """Takes away what is ours and not of this ruleset; all of it for None. Whether there was anything."""
+    """Takes away what is ours and not of this ruleset, all of it for None, and repetitions of what is. Whether any."""
     kept = {step.payload for step in _steps(ruleset)} if ruleset else set()
-    dropped = False
+    dropped = _delete(channel, _passthrough(), kept=kept)
+    seen: set[bytes] = set()
     for found in _rules(channel):
-        if found.ours:
-            dropped |= _delete(channel, *_tproxy(*found.target), kept=kept)
-    return _delete(channel, _passthrough(), kept=kept) or dropped
+        rule, route = _tproxy(*found.target)
+        if rule.payload in seen:  # which of the two the kernel deletes does not matter
+            dropped |= channel.tell(rule.delete, 0, rule.payload.removesuffix(_OURS_ATTRIBUTE)) == 0
+        elif found.ours:
+            dropped |= _delete(channel, rule, route, kept=kept)
+        if rule.payload in kept:
+            seen.add(rule.payload)
+    return dropped
 
 
 def differences(channel: Channel, ruleset: Ruleset) -> tuple[Difference, ...]:
