@@ -31,12 +31,15 @@ def containers(workload: Object) -> Iterator[Object]:
     yield from spec.get("initContainers", [])
 
 
-def test_the_agent_has_four_capabilities_and_nothing_else(agent: Object) -> None:
+def test_the_agent_has_five_capabilities_and_nothing_else(agent: Object) -> None:
     (container,) = containers(agent)
     context = container["securityContext"]
     assert context["privileged"] is False and context["allowPrivilegeEscalation"] is False
     assert context["readOnlyRootFilesystem"] is True
-    assert context["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_PTRACE"]}
+    assert context["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["NET_ADMIN", "NET_RAW", "SETUID", "SYS_ADMIN", "SYS_PTRACE"],
+    }
     assert agent["template"]["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "hostNetwork" not in agent["template"]["spec"] and "hostIPC" not in agent["template"]["spec"]
 

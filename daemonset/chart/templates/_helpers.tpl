@@ -42,7 +42,7 @@ sidecar.istio.io/inject: "false"
 
 {{/* Name of the webhook configuration of a revision tag. */}}
 {{- define "initless.tag" -}}
-initless-tag-{{ . }}
+initless-revision-tag-{{ . }}
 {{- end }}
 
 {{/* Where the agent may run: GKE's gVisor nodes keep a pod's network inside the sandbox, out of reach of the node. */}}
@@ -58,5 +58,43 @@ affinity:
         - matchExpressions:
             - key: sandbox.gke.io/runtime
               operator: DoesNotExist
+{{- end }}
+{{- end }}
+
+{{/* One entry of a webhook configuration: which namespaces and pods it selects, as lists of key, operator, values. */}}
+{{- define "initless.webhook" -}}
+- name: {{ .entry }}.injector.initless.io
+  admissionReviewVersions: [v1]
+  clientConfig:
+    service:
+      name: {{ include "initless.injector" .root }}
+      namespace: {{ .root.Release.Namespace }}
+      path: /inject
+      port: 443
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  sideEffects: None
+  rules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE]
+      resources: [pods]
+  namespaceSelector:
+    matchExpressions:
+      {{- include "initless.expressions" .namespaces | nindent 6 }}
+  objectSelector:
+    matchExpressions:
+      {{- include "initless.expressions" .pods | nindent 6 }}
+{{- end }}
+
+{{- define "initless.expressions" -}}
+{{- range $index, $found := . }}
+{{- if $index }}
+{{ end -}}
+- key: {{ first $found }}
+  operator: {{ index $found 1 }}
+  {{- with slice $found 2 }}
+  values: {{ toJson . }}
+  {{- end }}
 {{- end }}
 {{- end }}
