@@ -57,6 +57,7 @@ _ENCODER = msgspec.json.Encoder()
 
 def review(body: bytes, settings: Settings, path: str, facts: ClusterFacts = NO_FACTS) -> Answer:
     """Answers one request; `path` is the decoded URL path."""
+    path = path.encode(errors="replace").decode()  # what was no UTF-8 in the URL cannot be answered in JSON
     try:
         asked = _REVIEW.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -98,6 +99,8 @@ def _pod(
         injection = inject(pod, whole, settings, facts, namespace=namespace, path=path)
     except Invalid as invalid:
         return _failure(envelope, request.uid, "invalid", f"failed to run injection template: {invalid}")
+    except RecursionError:
+        return _failure(envelope, request.uid, "invalid", "the pod is nested too deeply")
     patch = base64.b64encode(_ENCODER.encode(injection.patch)).decode()
     response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
     return _answer(envelope, "success", decision.reason, response, request.uid, [*said, *injection.warnings])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_agent import names
-from cni_agent.invalid import Invalid, Violation
+from cni_agent.invalid import Invalid
 from cni_agent.values import Refused
 from injector import annotations as known
 from injector import openshift, probes, prometheus, urlpath, warnings
@@ -54,7 +54,18 @@ def inject(
     try:
         return _Injector(pod, whole, settings, facts, namespace, path).run()
     except Refused as refused:
-        raise Invalid([Violation("pod", "", str(refused))]) from None
+        raise Unfit(str(refused)) from None
+
+
+class Unfit(Invalid):
+    """A pod that cannot be injected for a reason that is a sentence of its own."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(())
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 class _Injector:
@@ -211,7 +222,8 @@ class _Injector:
         proxy = self.draft.content(*place) if place else {}
         env = _env(proxy)
         if self.variables:
-            kept = [item for item in env if item.get("name") not in self.variables]
+            replaced = list(self.variables)  # compared, not hashed: a user's name may be anything
+            kept = [item for item in env if item.get("name") not in replaced]
             env = [*kept, *(variable(name, value) for name, value in sorted(self.variables.items()))]
         self.draft.annotations = dict(self.draft.annotations)
         said = prometheus.merge(self.draft.annotations, self.settings) or self._former(prometheus.VARIABLE)

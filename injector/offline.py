@@ -12,7 +12,7 @@ from injector import yamltext
 from injector.apply import applied
 from injector.decision import decide
 from injector.facts import NO_FACTS
-from injector.inject import inject
+from injector.inject import Unfit, inject
 from injector.pod import Metadata, Pod, Spec
 from injector.settings import Settings
 
@@ -95,10 +95,7 @@ def _workload(
     try:
         injection = inject(pod, lambda: template, settings, NO_FACTS, namespace=space, path="/inject")
     except Invalid as invalid:
-        raise Invalid(
-            Violation(f"{source}, {called}: {violation.field}", violation.value, violation.allowed)
-            for violation in invalid.violations
-        ) from None
+        raise Unfit(f"{source}, {called}: {invalid}") from None
     for warning in injection.warnings:
         say(f"{called}: {warning}")
     if template.get("metadata") is None:

@@ -126,7 +126,7 @@ def align_ids(draft: Draft, user: Mapping[str, Any] | None, *, tproxy: bool, sto
     if not tproxy and place[1].name == names.VALIDATION_CONTAINER:
         ids = {name: value for name, value in (("runAsUser", uid), ("runAsGroup", gid)) if value is not None}
         validation["securityContext"] = merged(validation.get("securityContext") or {}, ids)
-    args = validation.get("args") or []
-    if uid and "-u" in args[:-1]:
+    args = validation.get("args")
+    if uid and isinstance(args, list) and "-u" in args[:-1]:
         number = args.index("-u") + 1
         validation["args"] = [*args[:number], str(uid), *args[number + 1 :]]

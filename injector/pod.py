@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from cni_agent.values import Refused
+
 
 class Port(msgspec.Struct, gc=False, frozen=True):
     """v1.ContainerPort."""
@@ -132,5 +134,8 @@ class Pod(msgspec.Struct, gc=False, frozen=True):
 
 
 def container(written: Any) -> Container:
-    """The same view of a container that exists as a mapping."""
-    return msgspec.convert(written, Container)
+    """The same view of a container that exists as a mapping. Raises `Refused`."""
+    try:
+        return msgspec.convert(written, Container)
+    except msgspec.ValidationError as error:
+        raise Refused(f"a valid container ({error})") from None

@@ -9,9 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from cni_agent import names
+from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
 from injector.annotations import OVERRIDES
 from injector.draft import CONTAINER_LISTS, Draft, ListName, Slot
+from injector.pod import container
 
 OURS: Final = (names.PROXY_CONTAINER, names.VALIDATION_CONTAINER, names.INIT_CONTAINER)
 
@@ -52,12 +54,7 @@ def previous(annotations: Mapping[str, str]) -> Previous:
             status, readable = msgspec.json.decode(annotations[names.STATUS], type=_Status), True
     overrides = _Overrides()
     if OVERRIDES in annotations:
-        try:
-            overrides = msgspec.json.decode(annotations[OVERRIDES], type=_Overrides)
-        except msgspec.DecodeError as error:
-            raise Refused(
-                f"annotation {OVERRIDES}: expected JSON with containers and initContainers ({error})"
-            ) from None
+        overrides = _overrides(annotations[OVERRIDES])
     return Previous(
         marked=names.STATUS in annotations,
         readable=readable,
@@ -70,6 +67,17 @@ def previous(annotations: Mapping[str, str]) -> Previous:
             "initContainers": tuple(overrides.initContainers or ()),
         },
     )
+
+
+def _overrides(text: str) -> _Overrides:
+    try:
+        overrides = msgspec.json.decode(text, type=_Overrides)
+        for written in (*(overrides.containers or ()), *(overrides.initContainers or ())):
+            container(written)
+    except (msgspec.DecodeError, Refused) as error:
+        allowed = f"JSON with containers and initContainers ({error})"
+        raise Invalid([Violation(f"annotation {OVERRIDES}", text, allowed)]) from None
+    return overrides
 
 
 def take_out(draft: Draft, before: Previous) -> dict[str, tuple[ListName, Slot]]:
