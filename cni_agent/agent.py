@@ -175,11 +175,11 @@ class Agent:
         while True:
             if self._sandboxes.unwatched:
                 self._sandboxes.look()
-            limit = time.time() - _UNSEEN_SECONDS
+            limit = time.monotonic() - _UNSEEN_SECONDS
             wanted = {
                 record.uid
                 for record in self._reconciler.pods.values()
-                if record.verdict.outcome == Outcome.WAITING_FOR_SANDBOX and record.since < limit
+                if record.verdict.outcome == Outcome.WAITING_FOR_SANDBOX and record.settled < limit
             }
             if wanted:
                 await self._whereabouts.scan(wanted, self._found_by_scan)

@@ -68,7 +68,6 @@ class Events:
 def event(pod: PodView, verdict: Verdict, node: str, now: datetime) -> dict[str, Any]:
     """The Event as the API takes it."""
     moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    message = verdict.sentence[:1].upper() + verdict.sentence[1:]
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -81,7 +80,7 @@ def event(pod: PodView, verdict: Verdict, node: str, now: datetime) -> dict[str,
             "uid": pod.uid,
         },
         "reason": str(verdict.outcome),
-        "message": f"{message} [{verdict.reason}]"[:_LONGEST],
+        "message": f"{verdict.sentence} [{verdict.reason}]"[:_LONGEST],
         "type": "Warning" if verdict.outcome in ALARMING else "Normal",
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,

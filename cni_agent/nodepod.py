@@ -24,7 +24,10 @@ class NodePod:
     own_addresses: tuple[str, ...] = ()  # reported ones, of which one was found in that namespace
     notices: Notices | None = None  # changes of its rules, told by the kernel
     verdict: Verdict = _NEW
-    since: float = field(default_factory=time.time)  # wall clock, of the verdict
+    since: float = field(
+        default_factory=time.time
+    )  # wall clock, of the verdict: to be shown, never to be reckoned with
+    settled: float = field(default_factory=time.monotonic)  # the same moment, for reckoning
     seen: float | None = None  # monotonic, of its first container; None when it was there before us
     proven: float | None = None  # monotonic, of its namespace
     milliseconds: float | None = None  # from seen to verified

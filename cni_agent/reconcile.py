@@ -282,7 +282,7 @@ class Reconciler:
         changed = (verdict.outcome, verdict.reason) != (previous.outcome, previous.reason)
         record.verdict = verdict
         if changed:
-            record.since = time.time()
+            record.since, record.settled = time.time(), time.monotonic()
         if changed or verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED, Outcome.UPDATED):
             self._told(record, verdict)
 

@@ -196,6 +196,10 @@ class Sandbox:
 
     def _be_a_process(self, gate: int, host_seconds: float, target: int | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for descriptor in range(3, 1024):  # nothing of the test's own, a listening socket least of all
+            if descriptor not in (gate, target):
+                with suppress(OSError):
+                    os.close(descriptor)
         if gate >= 0:
             os.read(gate, 1)
         try:

@@ -1,0 +1,238 @@
+"""The agent in a storm: bursts of pods, SIGKILL at any instruction, clock jumps, an API that is away."""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_api import FakeApi
+from tests.kernel.running_agent import RunningAgent
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
+from tests.kernel.test_agent import handles, rules, run
+
+pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Node]:
+    with node("v1") as made:
+        yield made
+
+
+def pods(cgroup: Node, count: int) -> list[Sandbox]:
+    return [Sandbox(cgroup.kubepods, f"10.9.{number // 250}.{number % 250 + 1}") for number in range(count)]
+
+
+@in_node
+def test_a_burst_of_a_hundred_pods(cgroup: Node, tmp_path: Path) -> None:
+    """Half of them outside the mesh would be too easy: every tenth is, and must not be touched."""
+    with RunningAgent(cgroup, tmp_path) as agent:
+        made = pods(cgroup, 100)
+        outside = made[::10]
+        for sandbox in made:
+            plain = {"containers": [{"name": "app"}]}
+            write_manifest(agent.pods, sandbox.manifest(**({"spec": plain} if sandbox in outside else {})))
+        for sandbox in made:
+            sandbox.run()
+        inside = [sandbox for sandbox in made if sandbox not in outside]
+        eventually(lambda: all(agent.state(sandbox.uid) == "Captured" for sandbox in inside), 60)
+        reference = rules(inside[0].netns)
+        assert reference.count("chain ISTIO_") > 3
+        assert {rules(sandbox.netns) for sandbox in inside} == {reference}
+        assert {rules(sandbox.netns) for sandbox in outside} == {""}
+        assert rules() == ""
+
+
+@in_node
+def test_sigkill_a_hundred_times(cgroup: Node, tmp_path: Path) -> None:
+    """At random instants while pods start. In the end every pod is captured, none half-way, none twice."""
+    seed = random.randrange(2**32)
+    print(f"SEED={seed}")
+    choices = random.Random(seed)
+    agent = RunningAgent(cgroup, tmp_path, "--backend", "iptables-nft")
+    made: list[Sandbox] = []
+    waiting = pods(cgroup, 100)
+    for number in range(100):
+        agent.start(wait=False)
+        deadline = time.monotonic() + choices.uniform(0.2, 0.9)
+        while waiting and len(made) <= number:
+            sandbox = waiting.pop()
+            write_manifest(agent.pods, sandbox.manifest())
+            sandbox.make_pod()
+            time.sleep(choices.uniform(0, 0.3))
+            sandbox.make_container()
+            sandbox.start(host_seconds=choices.choice([0, 0.001, 0.01]))
+            made.append(sandbox)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        assert agent.stop(signal.SIGKILL) == -signal.SIGKILL, agent.log_path.read_text()
+    with agent:
+        eventually(lambda: all(agent.snapshot()[sandbox.uid]["netns"] for sandbox in made), 60)
+        eventually(lambda: {agent.state(pod.uid) for pod in made} <= {"Captured", "Adopted", "CapturedLate"}, 60)
+    reference = rules(made[0].netns)
+    assert reference.count("chain ISTIO_OUTPUT ") == 1
+    assert {rules(sandbox.netns) for sandbox in made} == {reference}
+    assert rules() == ""
+    # a last agent finds nothing to do: byte for byte, handles included
+    before = [handles(sandbox) for sandbox in made]
+    with agent:
+        eventually(lambda: {agent.state(sandbox.uid) for sandbox in made} == {"Adopted"}, 60)
+    assert [handles(sandbox) for sandbox in made] == before
+
+
+MAD_CLOCK = """
+import itertools, time
+real, steps = time.time, itertools.cycle([0, 3600, -86400, 7 * 86400])
+time.time = lambda: real() + next(steps)
+"""
+
+
+@in_node
+def test_a_wall_clock_that_jumps_at_every_look(cgroup: Node, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(MAD_CLOCK)
+    with RunningAgent(cgroup, tmp_path, environment={"PYTHONPATH": str(tmp_path)}) as agent:
+        times = {line["time"][:10] for line in agent.log()}
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        lost = Sandbox(cgroup.root / "elsewhere")  # for the safety net, which waits a while
+        write_manifest(agent.pods, lost.manifest())
+        lost.run()
+        eventually(lambda: agent.state(lost.uid) == "Captured", 40)
+        sandbox.netns.run_inside(lambda: subprocess.run(["nft", "flush", "ruleset"], check=True))
+        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
+    assert len(times | {line["time"][:10] for line in agent.log()}) > 1  # the clock did jump
+
+
+class Api:
+    """A fake API server in a thread of its own, with a kubeconfig that leads to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.api: FakeApi
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.call(self._make)
+        self.port = int(self.api.url.rpartition(":")[2])
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": self.api.url}}],
+                    "users": [{"name": "u", "user": {"token": "secret"}}],
+                }
+            )
+        )
+
+    async def _make(self) -> None:
+        self.api = FakeApi()
+        await self.api.start()
+
+    def call(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine(*arguments), self.loop).result(20)
+
+    def put(self, pod: dict[str, Any]) -> None:
+        self.call(self.api.put, pod)
+
+
+def with_api(cgroup: Node, folder: Path, *options: str) -> tuple[Api, RunningAgent]:
+    api = Api(folder)
+    return api, RunningAgent(cgroup, folder, "--node-name", "node-1", "--kubeconfig", str(api.kubeconfig), *options)
+
+
+@in_node
+def test_pods_from_the_api_and_events_to_it(cgroup: Node, tmp_path: Path) -> None:
+    api, agent = with_api(cgroup, tmp_path, "--success-events")
+    with agent:
+        good, bad = pods(cgroup, 2)
+        api.put(good.manifest())
+        api.put(bad.manifest(metadata={"annotations": {"sidecar.istio.io/status": "", "initless.io/capture": "never"}}))
+        good.run()
+        bad.run()
+        eventually(lambda: agent.state(good.uid) == "Captured")
+        eventually(lambda: agent.state(bad.uid) == "InvalidAnnotation")
+        eventually(lambda: len(api.api.events) == 2)
+        told = {event["involvedObject"]["uid"]: event for event in api.api.events}
+        assert (told[good.uid]["reason"], told[good.uid]["type"]) == ("Captured", "Normal")
+        assert (told[bad.uid]["reason"], told[bad.uid]["type"]) == ("InvalidAnnotation", "Warning")
+        assert "initless.io/capture" in told[bad.uid]["message"]
+        api.call(api.api.delete, good.uid)
+        eventually(lambda: good.uid not in agent.snapshot())
+        assert 'initless_events_total{result="sent"} 2.0' in agent.page("/metrics")
+        assert api.api.tokens[-1] == "Bearer secret"
+
+
+@in_node
+def test_the_api_server_away(cgroup: Node, tmp_path: Path) -> None:
+    """What is captured stays repaired meanwhile; what came meanwhile is captured when it is back."""
+    api, agent = with_api(cgroup, tmp_path)
+    with agent:
+        first, second = pods(cgroup, 2)
+        api.put(first.manifest())
+        first.run()
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        right = rules(first.netns)
+        api.call(api.api.stop)
+        second.run()
+        first.netns.run_inside(lambda: subprocess.run(["nft", "flush", "ruleset"], check=True))
+        eventually(lambda: agent.state(first.uid) == "Repaired")
+        assert rules(first.netns) == right
+        time.sleep(2)
+        api.call(api.api.start, api.port)
+        api.put(second.manifest())
+        eventually(lambda: agent.state(second.uid).startswith("Captured"), 40)
+
+
+@in_node
+def test_an_api_that_is_not_there_at_start(cgroup: Node, tmp_path: Path) -> None:
+    api, agent = with_api(cgroup, tmp_path)
+    api.call(api.api.stop)
+    agent.start(wait=False)
+    eventually(lambda: agent.said("watch ended"))
+    with pytest.raises(OSError, match="503"):
+        agent.page("/readyz")
+    assert agent.page("/healthz") == "ok\n"
+    api.call(api.api.start, api.port)
+    eventually(agent.ready, 40)
+    assert agent.stop() == 0
+
+
+@in_node
+def test_a_pod_whose_validation_failed_is_captured_before_the_next_try(cgroup: Node, tmp_path: Path) -> None:
+    """An agent that comes late, to a pod whose istio-validation has already failed once."""
+    api, agent = with_api(cgroup, tmp_path)
+    [sandbox] = pods(cgroup, 1)
+    sandbox.run()
+    failed = {"name": "istio-validation", "state": {"waiting": {}}, "restartCount": 1}
+    failed["lastState"] = {"terminated": {"exitCode": 126}}
+    api.put(sandbox.manifest(status={"phase": "Pending", "initContainerStatuses": [failed]}))
+    with agent:
+        eventually(lambda: agent.state(sandbox.uid) == "Captured")
+        assert rules(sandbox.netns).count("chain ISTIO_") > 3
+
+
+@in_node
+def test_descriptors_and_memory_do_not_grow(cgroup: Node, tmp_path: Path) -> None:
+    with RunningAgent(cgroup, tmp_path) as agent:
+        assert agent.process is not None
+        descriptors = Path(f"/proc/{agent.process.pid}/fd")
+        counts = []
+        for number in range(60):
+            sandbox = Sandbox(cgroup.kubepods)
+            run(sandbox, agent)
+            (agent.pods / f"{sandbox.uid}.json").unlink()
+            sandbox.stop()
+            if number % 20 == 19:
+                eventually(lambda: not agent.snapshot())
+                counts.append(len(list(descriptors.iterdir())))
+        assert len(set(counts)) == 1, counts
