@@ -180,14 +180,17 @@ class _Injector:
         slots = self.draft.lists["containers"]
         if not self.settings.stock:
             # The user's istio-proxy last, wherever it was: where it was cannot be told from an injected pod
-            own = self.draft.find(names.PROXY_CONTAINER)
             visible = [self.draft.seen(slot) for slot in slots if slot.name != names.PROXY_CONTAINER]
-            return [*visible, self.draft.seen(own[1])] if own else visible
+            own = self.draft.find(names.PROXY_CONTAINER)
+            stored = self.before.override_anywhere(names.PROXY_CONTAINER)
+            if own or stored:
+                visible.append(self.draft.seen(own[1]) if own else container(stored))
+            return visible
         removed = self.before.injected["containers"] if self.before.readable else ()
         visible = [self.draft.seen(slot) for slot in slots if slot.name not in removed]
         names_seen = {view.name for view in visible}
-        stored = [container(written) for written in self.before.overrides["containers"]]
-        return [*visible, *(view for view in stored if view.name not in names_seen)]
+        noted = [container(written) for written in self.before.overrides["containers"]]
+        return [*visible, *(view for view in noted if view.name not in names_seen)]
 
     def _templates(self) -> list[str]:
         written = self.annotations.get(known.TEMPLATES)

@@ -1,11 +1,12 @@
 """Containers that users define under a template's name: their fields win over the template's."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from cni_agent import names
 from injector.annotations import OVERRIDES
-from injector.draft import CONTAINER_LISTS, Draft, ListName, Names
+from injector.draft import CONTAINER_LISTS, Draft, ListName, Names, Slot
 from injector.golang import compact_json
 from injector.merge import merged
 from injector.previous import Previous
@@ -14,6 +15,7 @@ from injector.typed import typed, with_canonical_resources
 AUTO: Final = "auto"  # `image` is a required field; this one means "the template's"
 
 Found = dict[str, Any]
+_PROXY: Final = names.PROXY_CONTAINER
 
 
 class Overrides:
@@ -22,14 +24,16 @@ class Overrides:
     def __init__(self, draft: Draft, before: Previous, *, stock: bool) -> None:
         self._before = before
         self._stock = stock
-        self._original: dict[tuple[ListName, str], Found] = {}
         self._draft = draft
+        self._original: dict[tuple[ListName, str], Found] = {}
         self._places = {where: {slot.name: slot for slot in reversed(draft.lists[where])} for where in CONTAINER_LISTS}
 
     def remember(self, template: Names) -> None:
         """Copies the users' containers that this template is about to change."""
         for where in CONTAINER_LISTS:
             for name in template.lists[where]:
+                if not self._stock:
+                    self._put_back(where, name)
                 for place in CONTAINER_LISTS:
                     mine = self._places[place].get(name)
                     if mine is not None and (place, name) not in self._original:
@@ -40,39 +44,48 @@ class Overrides:
         found: dict[ListName, list[Found]] = {"containers": [], "initContainers": []}
         for where in CONTAINER_LISTS:
             for name in template.lists[where]:
-                overlay = self._wanted(where, name)
+                overlay = self._stock_choice(where, name) if self._stock else self._choice(name)
                 if overlay is None:
                     continue
-                overlay = dict(overlay)
-                if overlay.get("image") == AUTO:
-                    del overlay["image"]
+                overlay = {key: value for key, value in overlay.items() if (key, value) != ("image", AUTO)}
                 found[where].append(overlay)
                 self._put(where, overlay)
-        if not self._before.marked and any(found.values()):
-            noted = {where: containers for where, containers in found.items() if containers}
-            self._draft.annotations[OVERRIDES] = compact_json(noted)
+        noted = {where: containers for where, containers in found.items() if containers}
+        if noted and not (self._stock and self._before.marked):
+            self._draft.annotations = {**self._draft.annotations, OVERRIDES: compact_json(noted)}
+        elif not self._stock and OVERRIDES in self._draft.annotations:
+            self._draft.annotations = {
+                name: value for name, value in self._draft.annotations.items() if name != OVERRIDES
+            }
 
     def proxy(self) -> Mapping[str, Any] | None:
-        """The istio-proxy of the pod as it came, in stock mode; the user's own, in ours."""
-        for where in CONTAINER_LISTS:
-            if (where, names.PROXY_CONTAINER) in self._original:
-                return self._original[where, names.PROXY_CONTAINER]
-        return None if self._stock else self._before.override_anywhere(names.PROXY_CONTAINER)
+        """The user's istio-proxy; in stock mode also one that an earlier injection put in."""
+        return next(
+            (self._original[where, _PROXY] for where in CONTAINER_LISTS if (where, _PROXY) in self._original), None
+        )
 
-    def _wanted(self, where: ListName, name: str) -> Found | None:
-        if self._stock:
-            if name in self._before.injected[where]:
-                return None
-            stored = self._before.override(name, where)
-        else:
-            stored = self._before.override_anywhere(name)
+    def _put_back(self, where: ListName, name: str) -> None:
+        """Where an earlier injection had an override, what the user wrote stands in the pod again, as it did then."""
+        stored = self._before.override_anywhere(name)
+        if stored is not None and not any(name in self._places[place] for place in CONTAINER_LISTS):
+            slot = Slot(name, None, content=deepcopy(stored))
+            self._draft.lists[where] = [*self._draft.lists[where], slot]
+            self._places[where][name] = slot
+
+    def _choice(self, name: str) -> Found | None:
+        """What was noted, where an injection has changed the container since; else the container itself."""
+        stored = self._before.override_anywhere(name)
+        if any(name in injected for injected in self._before.injected.values()):
+            return typed(stored) if stored else None
+        return next((self._original[place, name] for place in CONTAINER_LISTS if (place, name) in self._original), None)
+
+    def _stock_choice(self, where: ListName, name: str) -> Found | None:
+        if name in self._before.injected[where]:
+            return None
+        stored = self._before.override(name, where)
         if stored is not None:
             return typed(stored)
-        if not self._stock and name in self._before.injected[where]:
-            return None
         places: tuple[ListName, ...] = ("containers",) if where == "containers" else CONTAINER_LISTS
-        if not self._stock:
-            places = CONTAINER_LISTS
         return next((self._original[place, name] for place in places if (place, name) in self._original), None)
 
     def _put(self, where: ListName, overlay: Found) -> None:
@@ -81,8 +94,7 @@ class Overrides:
         self._draft.put(where, overlay)
         place = self._draft.find(overlay["name"], (where,))
         assert place is not None
-        content = self._draft.content(*place)
-        place[1].content = with_canonical_resources(dict(content))
+        place[1].content = with_canonical_resources(dict(self._draft.content(*place)))
 
 
 def relocate(draft: Draft, template: Names, *, native: bool, stock: bool) -> None:
@@ -90,7 +102,7 @@ def relocate(draft: Draft, template: Names, *, native: bool, stock: bool) -> Non
 
     Stock moves it only towards the init containers, and only if the pod or the cluster says `native` in so many words.
     """
-    name = names.PROXY_CONTAINER
+    name = _PROXY
     target = next((where for where in CONTAINER_LISTS if name in template.lists[where]), None)
     if target is None:
         return

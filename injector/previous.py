@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -83,19 +82,15 @@ def _overrides(text: str) -> _Overrides:
 def take_out(draft: Draft, before: Previous) -> dict[str, tuple[ListName, Slot]]:
     """Takes the containers of an earlier injection out of the draft, and gives them back by name.
 
-    Only names that are ours: a status annotation copied from elsewhere must not cost a user's container. Where the user
-    had overridden one, what the user wrote stands there again, so that injecting starts from the same pod as then.
+    Only names that are ours: a status annotation copied from elsewhere must not cost a user's container.
     """
     taken: dict[str, tuple[ListName, Slot]] = {}
     for where in CONTAINER_LISTS:
         kept = []
         for slot in draft.lists[where]:
-            if slot.name not in OURS or slot.name not in before.injected[where] or slot.name in taken:
+            if slot.name in OURS and slot.name in before.injected[where] and slot.name not in taken:
+                taken[slot.name] = (where, slot)
+            else:
                 kept.append(slot)
-                continue
-            taken[slot.name] = (where, slot)
-            written = before.override_anywhere(slot.name)
-            if written is not None:
-                kept.append(Slot(slot.name, None, content=deepcopy(written)))
         draft.lists[where] = kept
     return taken

@@ -145,6 +145,9 @@ def grpc_simple(workload: Workload) -> Overlay:
         {"name": "GRPC_GO_LOG_VERBOSITY_LEVEL", "value": "99"},
         {"name": "GRPC_GO_LOG_SEVERITY_LEVEL", "value": "info"},
     ]
+    applications = workload.application
+    if workload.settings.stock:  # which takes a sidecar beside it for an application
+        applications = [container.name for container in workload.containers]
     return {
         "metadata": {"annotations": {REWRITE_PROBES: "false"}},
         "spec": {
@@ -161,9 +164,7 @@ def grpc_simple(workload: Workload) -> Overlay:
                     "command": ["sh", "-c", _GRPC_BOOTSTRAP],
                 }
             ],
-            "containers": [
-                {"name": container.name, "env": variables, "volumeMounts": mounts} for container in workload.containers
-            ],
+            "containers": [{"name": name, "env": variables, "volumeMounts": mounts} for name in applications],
             "volumes": [{"name": "grpc-io-proxyless-bootstrap", "emptyDir": {}}],
         },
     }
