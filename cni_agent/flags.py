@@ -1,107 +1,21 @@
-"""The flags and environment variables of `istio-iptables`, with their names, defaults and precedence.
+"""Capture settings from the flags and environment variables of `istio-iptables`, by its precedence.
 
-One table serves the command line of `cni-agent rules`, `apply` and `check`, and the arguments that the injector gives
-to istio-validation (tools/istio-iptables/pkg/cmd/root.go). Reading it is pure: the environment comes as a mapping.
+Pure: the environment comes as a mapping, and what must be looked up as functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeVar, cast
 
 from cni_agent import names, values
 from cni_agent.capture import Capture, Mode
+from cni_agent.flag_table import FLAGS
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
 
 T = TypeVar("T")
-Kind = Literal["text", "bool"]
 MAX_GROUPS: Final = 64  # tools/common/config/validation.go: groups that may be named in OwnerGroupsInclude
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One knob. `environment`: the variable that wins comes first; a flag on the command line beats them all."""
-
-    istio: str
-    name: str  # "" where Istio has only an environment variable
-    short: str
-    environment: tuple[str, ...]
-    default: str
-    help: str
-    kind: Kind = "text"
-
-    @property
-    def key(self) -> str:
-        """What the knob is called in messages: its flag, or its only variable."""
-        return f"--{self.name}" if self.name else self.environment[0]
-
-
-def _text(istio: str, name: str, short: str, environment: str, default: str, help: str) -> Flag:
-    return Flag(istio, name, short, tuple(environment.split()), default, help)
-
-
-def _bool(istio: str, name: str, environment: str, help: str, short: str = "") -> Flag:
-    return Flag(istio, name, short, tuple(environment.split()), "false", help, "bool")
-
-
-FLAGS: Final[tuple[Flag, ...]] = (
-    _text("ProxyPort", "envoy-port", "p", "", "15001", "Port of the proxy's outbound listener."),
-    _text("InboundCapturePort", "inbound-capture-port", "z", "INBOUND_CAPTURE_PORT", "15006",
-          "Port of the proxy's inbound listener."),
-    _text("InboundTunnelPort", "inbound-tunnel-port", "e", "INBOUND_TUNNEL_PORT", "15008",
-          "HBONE port, never captured."),
-    _text("ProxyUID", "proxy-uid", "u", "PROXY_UID", "",
-          "User ids of the proxy, comma-separated. Default: the user istio-proxy if there is one, else 1337."),
-    _text("ProxyGID", "proxy-gid", "g", "PROXY_GID", "",
-          "Group ids of the proxy, comma-separated. Default: the same as --proxy-uid."),
-    _text("InboundInterceptionMode", "istio-inbound-interception-mode", "m", "ISTIO_INBOUND_INTERCEPTION_MODE", "",
-          "REDIRECT (default) or TPROXY, which keeps the client's source address."),
-    _text("InboundTProxyMark", "istio-inbound-tproxy-mark", "t", "ISTIO_INBOUND_TPROXY_MARK", "1337",
-          "Packet mark of TPROXY mode."),
-    _text("InboundTProxyRouteTable", "istio-inbound-tproxy-route-table", "r", "ISTIO_INBOUND_TPROXY_ROUTE_TABLE",
-          "133", "Routing table of TPROXY mode."),
-    _text("InboundPortsInclude", "istio-inbound-ports", "b", "ISTIO_INBOUND_PORTS", "",
-          "Inbound ports to capture, or '*'. Empty: no inbound capture."),
-    _text("InboundPortsExclude", "istio-local-exclude-ports", "d", "ISTIO_LOCAL_EXCLUDE_PORTS", "",
-          "Inbound ports to leave alone when -b is '*'."),
-    _text("OutboundPortsInclude", "istio-outbound-ports", "q", "ISTIO_OUTBOUND_PORTS", "",
-          "Outbound ports to capture whatever the address."),
-    _text("OutboundPortsExclude", "istio-local-outbound-ports-exclude", "o", "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
-          "", "Outbound ports to leave alone."),
-    _text("OutboundIPRangesInclude", "istio-service-cidr", "i", "ISTIO_SERVICE_CIDR", "",
-          "Outbound CIDRs to capture, or '*'. Empty: none."),
-    _text("OutboundIPRangesExclude", "istio-service-exclude-cidr", "x", "ISTIO_SERVICE_EXCLUDE_CIDR", "",
-          "Outbound CIDRs to leave alone."),
-    _text("RerouteVirtualInterfaces", "kube-virt-interfaces", "k", "KUBE_VIRT_INTERFACES", "",
-          "Interfaces of virtual machines, whose inbound traffic is outbound."),
-    _text("ExcludeInterfaces", "istio-exclude-interfaces", "c", "ISTIO_EXCLUDE_INTERFACES", "",
-          "Interfaces to leave alone."),
-    _text("OwnerGroupsInclude", "", "", "ISTIO_OUTBOUND_OWNER_GROUPS", "*",
-          "Groups whose outbound traffic is captured, or '*'."),
-    _text("OwnerGroupsExclude", "", "", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "",
-          "Groups whose outbound traffic is left alone."),
-    _text("HostIPv4LoopbackCidr", "", "", "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", names.LOOPBACK_V4,
-          "What counts as IPv4 loopback."),
-    _bool("RedirectDNS", "redirect-dns", "ISTIO_META_DNS_CAPTURE REDIRECT_DNS", "Capture DNS queries."),
-    _bool("CaptureAllDNS", "capture-all-dns", "CAPTURE_ALL_DNS",
-          "Capture every DNS query, not only those to the resolvers of resolv.conf."),
-    _bool("DropInvalid", "drop-invalid", "INVALID_DROP DROP_INVALID", "Drop packets that conntrack calls invalid."),
-    _bool("DualStack", "dual-stack", "ISTIO_DUAL_STACK DUAL_STACK", "Look for an IPv6 address beyond the first one."),
-    _text("IptablesProbePort", "iptables-probe-port", "", "IPTABLES_PROBE_PORT", "15002",
-          "Port that validation connects to."),
-    _text("ProbeTimeout", "probe-timeout", "", "PROBE_TIMEOUT", "5s", "How long validation waits."),
-    _bool("SkipRuleApply", "skip-rule-apply", "SKIP_RULE_APPLY", "Accepted for istio-iptables' sake."),
-    _bool("RunValidation", "run-validation", "RUN_VALIDATION", "Accepted for istio-iptables' sake."),
-    _bool("DryRun", "dry-run", "DRY_RUN", "Accepted for istio-iptables' sake.", short="n"),
-    _text("NetworkNamespace", "network-namespace", "", "NETWORK_NAMESPACE", "", "Accepted for istio-iptables' sake."),
-    _bool("HostFilesystemPodNetwork", "cni-mode", "CNI_MODE", "Accepted for istio-iptables' sake."),
-    _bool("Reconcile", "reconcile", "RECONCILE", "Accepted for istio-iptables' sake."),
-    _bool("CleanupOnly", "cleanup-only", "CLEANUP_ONLY", "Accepted for istio-iptables' sake."),
-    _bool("ForceApply", "force-apply", "FORCE_APPLY", "Accepted for istio-iptables' sake."),
-    _bool("NativeNftables", "native-nftables", "NATIVE_NFTABLES", "Accepted for istio-iptables' sake."),
-    _text("ForceIptablesBinary", "force-iptables-binary", "", "FORCE_IPTABLES_BINARY", "",
-          "Accepted for istio-iptables' sake: legacy or nft."),
-)  # fmt: skip
 _BY_FIELD: Final = {flag.istio: flag for flag in FLAGS}
 
 
@@ -118,7 +32,7 @@ def setting(field: str, given: Mapping[str, str], environ: Mapping[str, str]) ->
     if flag.key in given:
         return Setting(given[flag.key], f"-{flag.short}/{flag.key}" if flag.short else flag.key)
     for variable in flag.environment:
-        if variable in environ and (flag.kind == "text" or values.go_bool(environ[variable]) is not None):
+        if variable in environ and (not flag.is_switch or values.go_bool(environ[variable]) is not None):
             return Setting(environ[variable], variable)
     return Setting(flag.default, flag.key)
 

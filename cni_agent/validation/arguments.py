@@ -1,69 +1,19 @@
-"""The flags of `istio-iptables`, read as its own parser (Go's pflag) reads them.
-
-`cni_agent.flags` has the same table with help and readers, and a test keeps the two alike. This one exists because
-importing that one takes longer than the whole of validation.
-"""
+"""The flags of `istio-iptables`, read as its own parser (Go's pflag) reads them."""
 
 from collections.abc import Iterator
 
-from cni_agent import names
+from cni_agent.flag_table import FLAGS, Flag
 
-# flag: (short form, default); the variable is the flag in capitals, save for ENVOY_PORT, which Istio only logs
-TEXT_FLAGS: dict[str, tuple[str, str]] = {
-    "envoy-port": ("p", str(names.OUTBOUND_PORT)),
-    "inbound-capture-port": ("z", str(names.INBOUND_PORT)),
-    "inbound-tunnel-port": ("e", str(names.TUNNEL_PORT)),
-    "proxy-uid": ("u", ""),
-    "proxy-gid": ("g", ""),
-    "istio-inbound-interception-mode": ("m", ""),
-    "istio-inbound-tproxy-mark": ("t", str(names.TPROXY_MARK)),
-    "istio-inbound-tproxy-route-table": ("r", str(names.TPROXY_TABLE)),
-    "istio-inbound-ports": ("b", ""),
-    "istio-local-exclude-ports": ("d", ""),
-    "istio-outbound-ports": ("q", ""),
-    "istio-local-outbound-ports-exclude": ("o", ""),
-    "istio-service-cidr": ("i", ""),
-    "istio-service-exclude-cidr": ("x", ""),
-    "kube-virt-interfaces": ("k", ""),
-    "istio-exclude-interfaces": ("c", ""),
-    "network-namespace": ("", ""),
-    "force-iptables-binary": ("", ""),
-    "iptables-probe-port": ("", str(names.PROBE_PORT)),
-    "probe-timeout": ("", "5s"),
-    # ours
-    "termination-log": ("", "/dev/termination-log"),
-    "compatibility": ("", ""),
-}
-SWITCHES: dict[str, str] = {
-    "redirect-dns": "",
-    "capture-all-dns": "",
-    "drop-invalid": "",
-    "dual-stack": "",
-    "skip-rule-apply": "",
-    "run-validation": "",
-    "dry-run": "n",
-    "cni-mode": "",
-    "reconcile": "",
-    "cleanup-only": "",
-    "force-apply": "",
-    "native-nftables": "",
-    "log_as_json": "",
-    "log_caller": "",
-    "help": "h",
-}
-OTHER_VARIABLES = {  # beats the one that is named like the flag
-    "redirect-dns": names.DNS_CAPTURE,
-    "drop-invalid": names.INVALID_DROP,
-    "dual-stack": names.DUAL_STACK,
-}
-ONLY_VARIABLES = {
-    "ISTIO_OUTBOUND_OWNER_GROUPS": "*",
-    "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE": "",
-    "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": names.LOOPBACK_V4,
-}
-_LONG = {short: name for name, short in SWITCHES.items() if short} | {
-    short: name for name, (short, _) in TEXT_FLAGS.items() if short
-}
+# Ours, and those that every Istio program has
+OWN = (
+    Flag("", "termination-log", "", "TERMINATION_LOG", "/dev/termination-log", ""),
+    Flag("", "compatibility", "", "COMPATIBILITY", "", ""),
+    Flag("", "log_as_json", "", "", "false", ""),
+    Flag("", "log_caller", "", "", "false", ""),
+    Flag("", "help", "h", "", "false", ""),
+)
+KNOBS = {flag.name or flag.environment[0]: flag for flag in (*FLAGS, *OWN)}
+_LONG = {flag.short: flag.name for flag in KNOBS.values() if flag.short}
 TRUE = ("1", "t", "T", "TRUE", "true", "True")  # strconv.ParseBool
 FALSE = ("0", "f", "F", "FALSE", "false", "False")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -120,17 +70,17 @@ def _take_short(given: dict[str, str], letters: str, rest: Iterator[str]) -> Non
         name = _LONG.get(letter)
         if name is None:
             raise Usage(f"unknown shorthand flag: {letter!r}")
-        if letters[:1] == "=" or (letters and name in TEXT_FLAGS):
+        if letters[:1] == "=" or (letters and not KNOBS[name].is_switch):
             return _take(given, name, letters.removeprefix("="), rest)
         _take(given, name, None, rest)
 
 
 def _take(given: dict[str, str], name: str, value: str | None, rest: Iterator[str]) -> None:
-    if name in SWITCHES:
+    if name in KNOBS and KNOBS[name].is_switch:
         value = "true" if value is None else value
         if value not in TRUE + FALSE:
             raise Usage(f"--{name}: {value!r} is not a boolean")
-    elif name not in TEXT_FLAGS and not name.startswith("log_") and name != "vklog":
+    elif name not in KNOBS and not name.startswith("log_") and name != "vklog":
         raise Usage(f"unknown flag: --{name}")
     elif value is None:
         value = next(rest, None)
@@ -141,4 +91,4 @@ def _take(given: dict[str, str], name: str, value: str | None, rest: Iterator[st
 
 def termination_log(argv: list[str]) -> str:
     """Where to write what is wrong with the other settings."""
-    return parse(argv).get("termination-log", TEXT_FLAGS["termination-log"][1])
+    return parse(argv).get("termination-log", KNOBS["termination-log"].default)

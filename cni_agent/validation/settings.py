@@ -60,16 +60,16 @@ class Settings:
         return self.loopback_v4 if family == 4 else names.LOOPBACK_V6
 
     def _text(self, name: str) -> str:
-        if name in arguments.ONLY_VARIABLES:
-            return self._environ.get(name, arguments.ONLY_VARIABLES[name])
         if name in self._given:
             return self._given[name]
-        return self._environ.get(_variable(name), arguments.TEXT_FLAGS[name][1])
+        knob = arguments.KNOBS[name]
+        return next(
+            (self._environ[variable] for variable in knob.environment if variable in self._environ), knob.default
+        )
 
     def _switch(self, name: str) -> bool:
         """A variable that is no boolean counts as not set."""
-        variables = (arguments.OTHER_VARIABLES.get(name, ""), _variable(name))
-        for text in (self._given.get(name), *map(self._environ.get, variables)):
+        for text in (self._given.get(name), *map(self._environ.get, arguments.KNOBS[name].environment)):
             if text in arguments.TRUE + arguments.FALSE:
                 return text in arguments.TRUE
         return False
@@ -84,7 +84,7 @@ class Settings:
         try:
             return read(self._text(name))
         except ValueError:
-            return read(arguments.TEXT_FLAGS[name][1])
+            return read(arguments.KNOBS[name].default)
 
     def _port(self, name: str) -> int:
         try:
@@ -133,13 +133,7 @@ class Settings:
     def _bad(self, name: str, allowed: str) -> BadSetting:
         from cni_agent.invalid import Violation
 
-        field = name if name in arguments.ONLY_VARIABLES else f"--{name}"
-        return BadSetting(str(Violation(field, self._text(name), allowed)))
-
-
-def _variable(name: str) -> str:
-    """The variable of a flag; ENVOY_PORT is one that Istio only logs."""
-    return "" if name == "envoy-port" else name.upper().replace("-", "_")
+        return BadSetting(str(Violation(arguments.KNOBS[name].key, self._text(name), allowed)))
 
 
 def _port(text: str) -> int:

@@ -7,7 +7,8 @@ import pytest
 from cni_agent.build import build
 from cni_agent.capture import Capture
 from cni_agent.decision import decide
-from cni_agent.flags import FLAGS, capture_from_flags
+from cni_agent.flag_table import FLAGS
+from cni_agent.flags import capture_from_flags
 from cni_agent.nft import nft_text
 from cni_agent.podview import pod_view
 from cni_agent.restore import restore_text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cni_agent import validate
 from cni_agent.addresses import has_ipv6
-from cni_agent.flags import FLAGS, capture_from_flags
+from cni_agent.flags import capture_from_flags
 from cni_agent.validation import arguments, landing, pod
 from cni_agent.validation.plan import Plan, captured_families
 from cni_agent.validation.settings import BadSetting, Settings
@@ -35,25 +35,6 @@ def plan(
 
 def targets(made: Plan) -> dict[str, tuple[str, int, int | None]]:
     return {probe.name: (*probe.target, probe.lands) for probe in made.probes}
-
-
-def test_the_table_is_that_of_the_other_commands() -> None:
-    """Names, short forms, defaults, variables and their precedence; ours have none of the others' names."""
-    for flag in FLAGS:
-        if not flag.name:
-            assert arguments.ONLY_VARIABLES[flag.environment[0]] == flag.default
-            continue
-        own = flag.name.upper().replace("-", "_")
-        extra = arguments.OTHER_VARIABLES.get(flag.name)
-        if flag.kind == "bool":
-            assert arguments.SWITCHES[flag.name] == flag.short
-        else:
-            assert arguments.TEXT_FLAGS[flag.name] == (flag.short, flag.default)
-        assert flag.environment == ((extra, own) if extra else () if flag.name == "envoy-port" else (own,))
-    known = {flag.name for flag in FLAGS}
-    assert {*arguments.TEXT_FLAGS, *arguments.SWITCHES} - known == {
-        "termination-log", "compatibility", "log_as_json", "log_caller", "help",
-    }  # fmt: skip
 
 
 lists_of_ports = st.lists(st.integers(0, 65535).map(str) | st.just(""), max_size=3).map(",".join)
