@@ -68,7 +68,7 @@ def nft_text(ruleset: Ruleset) -> str:
         rules = [rule for rule in ruleset.rules if rule.table == table]
         if not rules:
             continue
-        used = {_chain(rule.chain) for rule in rules}
+        used = {chain_name(rule.chain) for rule in rules}
         lines += [f"add table inet {name}", f"flush table inet {name}"]
         for chain, hook in _BASE_CHAINS[table].items():
             if chain in used:
@@ -82,7 +82,7 @@ def _rule_lines(table: str, rules: list[Rule]) -> list[str]:
     lines = []
     queued: Counter[str] = Counter()
     for rule in rules:
-        chain = _chain(rule.chain)
+        chain = chain_name(rule.chain)
         place = f"add rule inet {table} {chain}"
         if rule.position is not None and rule.position <= queued[chain]:  # nft refuses an index that is not there yet
             place = f"insert rule inet {table} {chain} index {rule.position - 1}"
@@ -99,7 +99,8 @@ def rule_text(rule: Rule) -> str:
     return " ".join([*words, _target_text(rule)])
 
 
-def _chain(chain: str) -> str:
+def chain_name(chain: str) -> str:
+    """What a chain is called in our native tables."""
     return chain.lower().replace("_", "-")
 
 
@@ -148,7 +149,7 @@ def _target_text(rule: Rule) -> str:
         case "return" | "accept" | "drop":
             return f"counter {target.verb}"
         case "jump":
-            return f"counter jump {_chain(str(target.argument))}"
+            return f"counter jump {chain_name(str(target.argument))}"
         case "redirect":
             return f"counter redirect to :{target.argument}"
         case "tproxy":

@@ -4,18 +4,17 @@ Only the first packet of a connection is walked. The nat table is never asked ab
 the first one comes back in over lo: a connection is translated once.
 """
 
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from cni_agent import names, nft, restore
 from cni_agent.capture import Family
+from cni_agent.conditions import meets
 from cni_agent.packet import HOME, LOOPBACK, Hook, Packet
-from cni_agent.rules import Dialect, Match, Rule, Ruleset, Table, TproxyRoute
+from cni_agent.rules import Dialect, Match, Rule, Ruleset, Table
 
 TABLES: Final[tuple[Table, ...]] = ("raw", "mangle", "nat")  # by priority: -300, -150, -100
-NEW: Final = "NEW"  # what conntrack calls the first packet
 
 # What a translation or TPROXY in one of our chains hands the connection to
 Receiver = Literal["outbound listener", "inbound listener", "resolver", "port"]
@@ -97,18 +96,23 @@ def arranged(ruleset: Ruleset, family: Family) -> Chains:
 
 def entry(rule: Rule, dialect: Dialect) -> Entry:
     """A rule in its place, as its tool writes it."""
-    text = nft.rule_text(rule) if dialect == "nftables" else restore.rule_text(replace(rule, position=None))
-    return Entry(rule.table, rule.chain, text, rule)
+    if dialect == "nftables":
+        return Entry(rule.table, rule.chain, f"{nft.chain_name(rule.chain)} {nft.rule_text(rule)}", rule)
+    return Entry(rule.table, rule.chain, restore.rule_text(replace(rule, position=None)), rule)
 
 
-def trace(
-    chains: Chains, packet: Packet, dialect: Dialect, tproxy: TproxyRoute | None = None, *, listening: bool = True
-) -> Trace:
+def routed_mark(chains: Chains) -> int | None:
+    """The mark that TPROXY gives, for which there is a route to this host itself; None without TPROXY."""
+    rules = (entry.rule for chain in chains.values() for entry in chain)
+    return next((rule.target.mark for rule in rules if rule and rule.target.verb == "tproxy"), None)
+
+
+def trace(chains: Chains, packet: Packet, dialect: Dialect, *, listening: bool = True) -> Trace:
     """Walks one packet. `listening`: whether the proxy has its transparent socket open, which TPROXY looks for."""
     walk = _Walk(chains, packet, dialect, listening)
     if packet.hook == "OUTPUT":
-        if tproxy and packet.mark == tproxy.mark:
-            walk.packet = replace(packet, interface=LOOPBACK)  # the routing rule of TPROXY mode
+        if packet.mark and packet.mark == routed_mark(chains):
+            walk.packet = replace(packet, interface=LOOPBACK)
         walk.through("OUTPUT", TABLES)
         if walk.packet.interface == LOOPBACK and not walk.dropped:
             walk.through("PREROUTING", ("raw", "mangle"))
@@ -219,43 +223,4 @@ class _Walk:
         return True
 
     def _meets(self, match: Match) -> bool:
-        packet = self.packet
-        match match.kind:
-            case "uid" | "gid":
-                return self._meets_owner(match)
-            case "source" | "destination":
-                address = packet.source if match.kind == "source" else packet.destination
-                met = address is not None and _within(address, str(match.value))
-            case "in-interface":
-                met = self.hook == "PREROUTING" and packet.interface == match.value
-            case "out-interface":
-                met = self.hook == "OUTPUT" and packet.interface == match.value
-            case "protocol":
-                met = packet.protocol == match.value
-            case "destination-port":
-                met = _one_of(packet.port, match)
-            case "source-port":
-                met = _one_of(packet.source_port, match)
-            case "state":
-                met = _one_of(NEW, match)
-            case "mark":
-                met = packet.mark == match.value
-            case "connection-mark":
-                met = self.connection_mark == match.value
-        return met != match.inverted
-
-    def _meets_owner(self, match: Match) -> bool:
-        """Without a socket xt_owner meets what is inverted, and nft's skuid and skgid meet nothing at all."""
-        owner = self.packet.uid if match.kind == "uid" else self.packet.gid
-        if owner is None:
-            return match.inverted and self.dialect == "iptables"
-        return (str(owner) == str(match.value)) != match.inverted
-
-
-def _one_of(value: int | str | None, match: Match) -> bool:
-    return value in match.value if isinstance(match.value, tuple) else value == match.value
-
-
-def _within(address: str, prefix: str) -> bool:
-    network = ipaddress.ip_network(prefix, strict=False)  # the kernel masks host bits away
-    return ipaddress.ip_address(address) in network
+        return meets(match, self.packet, self.hook, self.connection_mark, self.dialect)

@@ -13,17 +13,68 @@ import click
 
 from cni_agent.capture import Capture
 from cni_agent.decision import NotCaptured, decide
-from cni_agent.flags import FLAGS, capture_from_flags
+from cni_agent.flag_table import FLAGS, IGNORED
+from cni_agent.flags import capture_from_flags
 from cni_agent.invalid import Invalid
 from cni_agent.manifest import MAX_BYTES, read_pod
+from cni_agent.origins import Cause, cause_in_flags, cause_in_pod
+from cni_agent.podview import PodView
 
 EXIT_INVALID: Final = 2
 EXIT_NOT_CAPTURED: Final = 3
 MAX_RESOLVERS: Final = 64
 
 
+class CaptureSource:
+    """The options that describe what to capture. They are read when it is called, and not before."""
+
+    def __init__(self, path: str | None, given: dict[str, str], ipv6: bool, resolv_conf: str) -> None:
+        self._path = path
+        self._given = given
+        self._ipv6 = ipv6
+        self._resolv_conf = resolv_conf
+
+    def __call__(self, known_ipv6: bool | None = None) -> Capture:
+        """The settings; what is wrong with them ends the program."""
+        ipv6 = True if self._ipv6 else known_ipv6
+        try:
+            if self.pod is None:
+                resolvers = functools.partial(read_resolvers, self._resolv_conf)
+                return capture_from_flags(
+                    self._given, os.environ, ipv6=bool(ipv6), resolvers=resolvers, user_id=_user_id
+                )
+            decision = decide(self.pod, ipv6=ipv6)
+        except Invalid as error:
+            fail_invalid(error)
+        if isinstance(decision, NotCaptured):
+            click.echo(f"{decision.reason}: the pod is not captured: {decision.sentence}.", err=True)
+            sys.exit(EXIT_NOT_CAPTURED)
+        return decision
+
+    @property
+    def given(self) -> bool:
+        """Whether there are any; variables alone do not count, as they may be there for something else."""
+        return self._path is not None or bool(self._given)
+
+    @functools.cached_property
+    def pod(self) -> PodView | None:
+        """The pod, where the settings are a pod's. Read once: it may come by stdin."""
+        if self._path is None:
+            return None
+        try:
+            return read_pod(_read(self._path), self._path)
+        except Invalid as error:
+            fail_invalid(error)
+
+    def cause(self, setting: str, capture: Capture) -> Cause:
+        """Where one setting was made."""
+        if self.pod is not None:
+            return cause_in_pod(setting, capture, self.pod)
+        return cause_in_flags(setting, capture, self._given, os.environ)
+
+
 def capture_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that describe what to capture. It receives them as `capture`, a function.
+    """Gives a command the options that describe what to capture. It receives them as `capture`, a `CaptureSource`.
 
     Calling it reads them; what is wrong ends the program with a message and the exit code of its kind. The pod's IPv6
     is what `--ipv6` says, or else what the caller knows, or else what the pod's own status says.
@@ -36,20 +87,17 @@ def capture_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if pod is not None and given:
             raise click.UsageError(f"--pod has all settings in the pod; leave out {', '.join(given)}.")
 
-        def capture(known_ipv6: bool | None = None) -> Capture:
-            return _capture(pod, given, True if ipv6 else known_ipv6, resolv_conf)
-
-        return command(capture=capture, **rest)
+        return command(capture=CaptureSource(pod, given, ipv6, resolv_conf), **rest)
 
     for flag in reversed(FLAGS):
         if flag.name:
             names = [f"--{flag.name}", _parameter(flag.name)] + ([f"-{flag.short}"] if flag.short else [])
             variables = f"  [env: {', '.join(flag.environment)}]" if flag.environment else ""
-            hidden = flag.help.startswith("Accepted")
+            hidden = flag.help.startswith(IGNORED)
             extra: dict[str, Any] = {}
-            if flag.kind == "bool":  # as Go has them: --flag or --flag=false
+            if flag.is_switch:  # as Go has them: --flag or --flag=false
                 extra = {"is_flag": False, "flag_value": "true", "metavar": "[=BOOL]"}
-            default = f"  [default: {flag.default}]" if flag.default and flag.kind == "text" else ""
+            default = f"  [default: {flag.default}]" if flag.default and not flag.is_switch else ""
             wrapped = click.option(*names, help=flag.help + default + variables, hidden=hidden, **extra)(wrapped)
     for log_flag in ("--log_output_level", "--log_as_json"):  # in the arguments that the injector writes
         wrapped = click.option(log_flag, hidden=True, is_flag=log_flag.endswith("json"), expose_value=False)(wrapped)
@@ -72,20 +120,6 @@ def fail_invalid(error: Invalid) -> NoReturn:
 
 def _parameter(flag: str) -> str:
     return "flag_" + flag.replace("-", "_")
-
-
-def _capture(pod: str | None, given: dict[str, str], ipv6: bool | None, resolv_conf: str) -> Capture:
-    try:
-        if pod is None:
-            resolvers = functools.partial(read_resolvers, resolv_conf)
-            return capture_from_flags(given, os.environ, ipv6=bool(ipv6), resolvers=resolvers, user_id=_user_id)
-        decision = decide(read_pod(_read(pod), pod), ipv6=ipv6)
-    except Invalid as error:
-        fail_invalid(error)
-    if isinstance(decision, NotCaptured):
-        click.echo(f"{decision.reason}: the pod is not captured: {decision.sentence}.", err=True)
-        sys.exit(EXIT_NOT_CAPTURED)
-    return decision
 
 
 def _read(path: str) -> bytes:

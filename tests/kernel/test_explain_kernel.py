@@ -188,12 +188,7 @@ def cases(request: pytest.FixtureRequest) -> list[Case]:
 
 
 def walk(ruleset: Ruleset, packet: Packet) -> Trace:
-    return trace(
-        arranged(ruleset, packet.family),
-        packet,
-        ruleset.dialect,
-        ruleset.tproxy if packet.family in ruleset.families else None,
-    )
+    return trace(arranged(ruleset, packet.family), packet, ruleset.dialect)
 
 
 def predicted(ruleset: Ruleset, packet: Packet) -> Landing | None:
@@ -268,7 +263,7 @@ def test_tproxy_while_no_proxy_listens(backend: Name, fail_closed: bool, landing
     ruleset = build(capture, dialect_of(backend), fail_closed=fail_closed)
     packet = inbound(CLIENT[family], 8080, "tcp", destination=POD[family])
     chains = arranged(ruleset, family)
-    ending = trace(chains, packet, ruleset.dialect, ruleset.tproxy, listening=False).ending
+    ending = trace(chains, packet, ruleset.dialect, listening=False).ending
     assert ending == Ending(dropped=landing is None)
     with wired() as (lab, wire):
         wire.listen("pod", (8080,))
