@@ -143,7 +143,7 @@ def _prove_same(tool: nf.Objects, stamped: nf.Objects) -> None:
 
 
 def _layouts(channel: Channel, objects: nf.Objects) -> Iterator[Layout]:
-    requests = [(nf.GET_TABLE, _EVERY), (nf.GET_CHAIN, _EVERY), (nf.GET_RULE, _EVERY)]
+    requests = [(nf.GET_CHAIN, _EVERY), (nf.GET_RULE, _EVERY)]  # a table without chains does nothing
     for table, sets in objects.sets.items():
         requests += [(nf.GET_ELEMENTS, nf.elements_request(table, name)) for name in sets]
     for kind, request in requests:

@@ -1,8 +1,9 @@
 """A pod's network namespace: opened once, proven, then used by its descriptor and never again by its path.
 
-A thread enters it just long enough to open sockets; what is done through those happens in the namespace from any
-thread. Entering is left to a thread of its own that does nothing else. Should it fail to come back it is left to die
-inside, because a thread that returned to ordinary work there would program the wrong namespace.
+A worker thread enters it just long enough to open sockets; what is done through those happens in the namespace from
+any thread. The main thread never does: /proc/self stands for it, and signal handlers run in it. For the main thread, a
+thread of its own goes; handing over to that costs more than the rest on a busy node, so worker threads go themselves.
+One that could not come back must never do ordinary work again, which would be done to the wrong namespace.
 """
 
 import contextlib
@@ -82,7 +83,16 @@ class Netns:
 
     def open_inside(self, work: Callable[[], T]) -> T:
         """Runs `work`, which must be short and open sockets or files only, inside. Raises `NetnsRefused`."""
-        return _doorway.run(self, work)
+        if threading.current_thread() is threading.main_thread():
+            return _doorway.run(self, work)
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _enter(self)
+            return work()
+        finally:
+            if _libc.setns(home, CLONE_NEWNET) != 0:
+                _stranded()
+            os.close(home)
 
     def run_inside(self, work: Callable[[], T]) -> T:
         """Runs `work` inside in a thread that ends with it; a program that it starts lives in the namespace too."""
@@ -200,6 +210,12 @@ class _Doorway:
 
 
 _doorway = _Doorway()
+
+
+def _stranded() -> None:
+    """A thread of a pool cannot be discarded and must not go on: the program ends, which is safe at any instruction."""
+    os.write(2, b"cni-agent: a thread could not leave a pod's network namespace: ending the program\n")
+    os._exit(70)
 
 
 def _enter(netns: Netns) -> None:

@@ -14,7 +14,6 @@ _RESOURCE: Final = (HEADER.size + 2, HEADER.size + 4)  # low bits of the generat
 _NUMBERS: Final = (8, 16)  # sequence and port, in every message
 # attributes that differ from namespace to namespace, by the kind of message: handles, positions, use counts, counters
 _VARIABLE: Final = {
-    nf.NEW_TABLE: (nf.TABLE_USE, nf.TABLE_HANDLE),
     nf.NEW_CHAIN: (nf.CHAIN_HANDLE, nf.CHAIN_USE, nf.CHAIN_COUNTERS),
     nf.NEW_RULE: (nf.RULE_HANDLE, nf.RULE_POSITION),
     nf.NEW_SET: (nf.SET_HANDLE,),
@@ -71,7 +70,7 @@ class Stamp:
     layouts: tuple[Layout, ...]
 
     def matches(self, channel: Channel) -> bool:
-        """Whether the namespace holds this, and nothing else at all. False does not say that it does not hold this."""
+        """Whether the namespace holds these chains and no others. False does not say that it lacks any of them."""
         return all(layout.matches(channel) for layout in self.layouts)
 
     def wanted(self) -> dict[Place, WantedChain]:
