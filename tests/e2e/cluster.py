@@ -91,6 +91,26 @@ class Cluster:
         pairs = (line.rsplit(": ", 1) for line in text.splitlines())
         return {name: int(value) for name, value in pairs if value.isdigit()}
 
+    def connections(self, pod: Object) -> dict[str, int]:
+        """How many connections each of the proxy's listeners has taken."""
+        found = self.stats(pod)
+        names = {"outbound": "tcp.outbound", "inbound": "tcp.inbound4", "inbound6": "tcp.inbound6"}
+        return {name: found.get(f"{prefix}.downstream_cx_total", 0) for name, prefix in names.items()}
+
+    def process_of(self, pod: Object) -> str:
+        """A process on the node that is in the pod's network namespace."""
+        script = """
+            for cgroup in $(grep -ls "pod$1" /proc/[0-9]*/cgroup); do
+                process=${cgroup%/cgroup}
+                [ "$(readlink $process/ns/net)" = "$(readlink /proc/1/ns/net)" ] || { echo "${process#/proc/}"; exit; }
+            done
+            exit 1"""
+        return self.node("sh", "-c", script, "sh", pod["metadata"]["uid"]).strip()
+
+    def in_namespace_of(self, pod: Object, *command: str) -> str:
+        """Runs a program of the node in the pod's network namespace."""
+        return self.node("nsenter", "-t", self.process_of(pod), "-n", *command)
+
     def events(self, namespace: str, of: str) -> list[Object]:
         return list(self.get("events", namespace=namespace, field_selector=f"involvedObject.name={of}"))
 
