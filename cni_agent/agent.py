@@ -7,36 +7,31 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from cni_agent import __version__, names, namespace_addresses, processes, status
+from cni_agent import __version__, namespace_addresses, processes, status, upkeep
 from cni_agent.backends import Backend
-from cni_agent.capture import Capture
-from cni_agent.decision import decide
 from cni_agent.failure import Failure
 from cni_agent.health import Answer, Health, verdict
 from cni_agent.metrics import Metrics
-from cni_agent.netns import Netns, host_identity, identity
-from cni_agent.nodepod import NodePod
-from cni_agent.outcome import ALARMING, Outcome, Verdict
+from cni_agent.netns import host_identity, identity
+from cni_agent.outcome import Outcome
 from cni_agent.owners import Owners
 from cni_agent.podfolder import PodFolder
-from cni_agent.podview import PodView, Proxy
+from cni_agent.preparing import Preparing
 from cni_agent.proof import Prover
 from cni_agent.reconcile import Reconciler
 from cni_agent.sandboxes import Sandboxes, hierarchies
 from cni_agent.settings import Settings, host_and_port
+from cni_agent.telling import Teller
 from cni_agent.whereabouts import Whereabouts
 
 _THREADS: Final = 4
 _STUCK_SECONDS: Final = 60.0  # one pod's work takes a millisecond, its first a few hundred
-_NET_SECONDS: Final = 10.0  # between looks of the safety net
-_UNSEEN_SECONDS: Final = 5.0  # how long a pod may be without a sandbox before it is looked for
 
-_USUAL_POD: Final = PodView("", "", "", annotations={names.STATUS: ""}, proxy=Proxy())
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +47,9 @@ class Agent:
         self._started = time.time()
         self._listed: Callable[[], bool] = lambda: False
         self._warmed = False
-        self._events: Callable[[PodView, Verdict], None] | None = None
         self._watching = False
+        self._metrics = Metrics(backend.name, lambda: self._reconciler.pods.values())
+        self._teller = Teller(self._metrics)
         finder, how = processes.finder(settings.host_proc)
         logger.info("finding processes", extra={"how": how})
         roots = hierarchies(settings.cgroup_root, Path("/proc/self/mountinfo").read_text())
@@ -61,16 +57,19 @@ class Agent:
         self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, finder)
         protected = {host_identity(settings.host_proc), identity("/proc/self/ns/net")}
         owners = Owners(settings.host_proc, protected, self._whereabouts, self._outside)
+        self._preparing = Preparing(backend, self._executor)
         self._reconciler = Reconciler(
             backend=backend,
             drift=settings.drift,
             whereabouts=self._whereabouts,
             prover=Prover(settings.host_proc, protected, owners.owner, namespace_addresses.addresses),
             owners=owners,
+            preparing=self._preparing,
             executor=self._executor,
-            told=self._told,
+            told=self._teller.tell,
         )
-        self._metrics = Metrics(backend.name, lambda: self._reconciler.pods.values())
+        self._metrics.unwatched.set_function(lambda: len(self._sandboxes.unwatched))
+        self._metrics.overflows.set_function(lambda: self._sandboxes.overflows)
         self._health = Health({"/metrics": self._page, "/healthz": self._healthy, "/readyz": self._ready})
         self._status = status.StatusServer(settings.socket, self._snapshot)
 
@@ -89,13 +88,20 @@ class Agent:
             "watching", extra={"kubepods": sorted(self._sandboxes.kubepods), "metrics": addresses, "pid": os.getpid()}
         )
         async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(work) for work in (self._pods(), self._safety_net(), self._patrol(), self._warm_up())
-            ]
+            background = [tasks.create_task(work) for work in self._work()]
             await stop.wait()
             for task in background:
                 task.cancel()
         await self._close()
+
+    def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """All that goes on at once."""
+        yield self._warm_up()
+        yield self._pods()
+        yield upkeep.safety_net(self._reconciler, self._whereabouts, self._metrics.scan_found.inc)
+        if self._settings.drift != "off":
+            legacy = self._backend.name == "iptables-legacy"
+            yield upkeep.patrol(self._reconciler, upkeep.LEGACY_PERIOD if legacy else upkeep.ANNOUNCED_PERIOD)
 
     async def _close(self) -> None:
         logger.info("stopping; pods are left as they are")
@@ -149,7 +155,7 @@ class Agent:
                 successes=self._settings.success_events,
                 counted=lambda result: self._metrics.events.labels(result).inc(),
             )
-            self._events = events.tell
+            self._teller.events = events.tell
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(watch.run())
                 tasks.create_task(events.run())
@@ -157,55 +163,12 @@ class Agent:
     async def _warm_up(self) -> None:
         """Prepares the rules of pods without annotations, so that the first pod need not wait for programs to run."""
 
-        def mint() -> None:
-            for ipv6 in (False, True):
-                usual = decide(_USUAL_POD, ipv6=ipv6)
-                assert isinstance(usual, Capture)
-                with Netns.scratch() as scratch:
-                    self._backend.apply(scratch, self._backend.ruleset(usual))
-
-        try:
-            await self._loop.run_in_executor(self._executor, mint)
-        except Failure as failure:
-            logger.error("cannot prepare rules", extra={"reason": failure.reason, "error": str(failure)})
+        await asyncio.gather(*map(asyncio.wrap_future, self._preparing.usual()))
         self._warmed = True
-
-    async def _safety_net(self) -> None:
-        """Looks for pods that events missed; does nothing at all while there are none."""
-        while True:
-            if self._sandboxes.unwatched:
-                self._sandboxes.look()
-            limit = time.monotonic() - _UNSEEN_SECONDS
-            wanted = {
-                record.uid
-                for record in self._reconciler.pods.values()
-                if record.verdict.outcome == Outcome.WAITING_FOR_SANDBOX and record.settled < limit
-            }
-            if wanted:
-                await self._whereabouts.scan(wanted, self._found_by_scan)
-            await asyncio.sleep(_NET_SECONDS)
-
-    async def _patrol(self) -> None:
-        """The slow comparison: each captured pod once in a while, one after the other."""
-        if self._settings.drift == "off":
-            return
-        period = 60.0 if self._backend.name == "iptables-legacy" else 600.0
-        while True:
-            captured = [record.uid for record in self._reconciler.pods.values() if record.applied is not None]
-            for uid in captured:
-                await asyncio.sleep(period / len(captured))
-                self._reconciler.wake(uid, compare=True)
-            if not captured:
-                await asyncio.sleep(period / 10)
 
     def _sandbox_changed(self, uid: str) -> None:
         # until the loop reads events, what the first look finds was there before us
         self._reconciler.sandbox_changed(uid, fresh=self._watching)
-
-    def _found_by_scan(self, uid: str) -> None:
-        self._metrics.scan_found.inc()
-        logger.warning("found by a scan of /proc, not by events", extra=self._reconciler.pods[uid].fields())
-        self._reconciler.sandbox_changed(uid, fresh=False)
 
     def _outside(self) -> Iterable[str]:
         """Pods that have a namespace of their own and will not be captured."""
@@ -213,28 +176,7 @@ class Agent:
             if record.pod is None or (record.verdict.outcome == Outcome.NOT_IN_MESH and not record.pod.host_network):
                 yield uid
 
-    def _told(self, record: NodePod, said: Verdict) -> None:
-        """Log, count, and send an Event: all with the same words."""
-        self._metrics.outcomes.labels(said.outcome, said.reason).inc()
-        if said.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
-            self._metrics.drifts.labels(said.outcome).inc()
-        if said.outcome in (Outcome.CAPTURED, Outcome.CAPTURED_LATE) and record.seen and record.proven:
-            done = record.compared
-            self._metrics.seconds.labels("seen_to_proven").observe(record.proven - record.seen)
-            self._metrics.seconds.labels("proven_to_verified").observe(done - record.proven)
-            self._metrics.seconds.labels("seen_to_verified").observe(done - record.seen)
-        level = logging.WARNING if said.outcome in ALARMING else logging.INFO
-        values = {
-            "reason": said.reason,
-            "why": said.sentence,
-            "ms": record.milliseconds and round(record.milliseconds, 3),
-        }
-        logger.log(level, said.outcome, extra={**record.fields(), **values})
-        if self._events is not None and record.pod is not None:
-            self._events(record.pod, said)
-
     def _page(self) -> Answer:
-        self._metrics.unwatched.set(len(self._sandboxes.unwatched))
         return Answer(verdict([]).status, self._metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _healthy(self) -> Answer:

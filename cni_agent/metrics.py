@@ -44,7 +44,7 @@ class Metrics:
         self.scan_found = Counter(
             "initless_scan_found_pods", "Pods that only the scan of /proc found.", registry=self.registry
         )
-        self.overflows = Counter(
+        self.overflows = Gauge(
             "initless_inotify_overflows", "Times the kernel dropped inotify events.", registry=self.registry
         )
         self.unwatched = Gauge(

@@ -15,7 +15,7 @@ from cni_agent.podview import PodView
 _MASK: Final = (
     inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.MOVED_FROM | inotify.DELETE | inotify.DELETE_SELF | inotify.ONLYDIR
 )
-_SUFFIXES: Final = (".json", ".yaml", ".yml")
+SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class PodFolder:
             self._read(name)
 
     def _read(self, name: str) -> None:
-        if not name.endswith(_SUFFIXES) or name.startswith("."):
+        if not name.endswith(SUFFIXES) or name.startswith("."):
             return
         try:
             pod = read_pod((self._folder / name).read_bytes(), name)

@@ -53,6 +53,12 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 
 
+async def listed(server: ApiServer, node: str) -> list[PodView]:
+    """A node's pods, once. Raises `ApiError` or one of `UNREACHABLE`."""
+    answer = _LIST.decode(await server.get(PATH, {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"}))
+    return [pod_view(bytes(item)) for item in answer.items or ()]
+
+
 class PodWatch:
     """Keeps `changed` and `gone` told of one node's pods. `ended` hears of each end of a watch."""
 

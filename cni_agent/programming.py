@@ -9,6 +9,8 @@ from cni_agent.backends import Backend
 from cni_agent.capture import Capture
 from cni_agent.drift import Mode, Notices
 from cni_agent.netns import Netns
+from cni_agent.outcome import Outcome, Verdict
+from cni_agent.podview import PodView
 from cni_agent.proof import Prover, Refusal, Refused
 
 Result = Literal["applied", "replaced", "unchanged", "drifted"]
@@ -25,6 +27,21 @@ class Programmed:
     notices: Notices | None
     differences: str = ""
     disturbed: bool = False
+
+    def verdict(self, pod: PodView, *, first: bool, fresh: bool) -> Verdict:
+        """What this means for a pod. `first`: nothing was known of its namespace; `fresh`: we saw its sandbox start."""
+        if self.result == "drifted":
+            return Verdict(Outcome.DRIFTED, "reported", self.differences)
+        if self.result == "unchanged":
+            return Verdict(Outcome.ADOPTED, "in-place", "all its rules were in place")
+        if self.differences or (first and self.result == "replaced"):
+            return Verdict(Outcome.REPAIRED, "drift", self.differences or "rules that differed were replaced")
+        if not first:
+            return Verdict(Outcome.UPDATED, "settings", "its settings changed, and its rules with them")
+        if pod.phase == "Running" and not fresh:
+            since = pod.started or "its start"
+            return Verdict(Outcome.CAPTURED_LATE, "late", f"it had been running outside the mesh since {since}")
+        return Verdict(Outcome.CAPTURED, "programmed", "its rules are in place")
 
 
 def program(

@@ -7,17 +7,15 @@ where nothing else changes meanwhile; only work in a namespace goes to a thread,
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
-from cni_agent import capture_point, names
+from cni_agent import names, patience
 from cni_agent.backends import Backend
 from cni_agent.capture import Capture
-from cni_agent.decision import NotCaptured, decide
 from cni_agent.drift import Mode
 from cni_agent.failure import Failure, NetnsRefused
 from cni_agent.invalid import Invalid
@@ -25,20 +23,14 @@ from cni_agent.nodepod import NodePod
 from cni_agent.outcome import IN_PLACE, Outcome, Verdict
 from cni_agent.owners import Owners
 from cni_agent.podview import PodView
+from cni_agent.preparing import Preparing
 from cni_agent.programming import Programmed, program
-from cni_agent.proof import STARTING, Prover, Refusal, Refused
+from cni_agent.proof import Prover, Refusal, Refused
+from cni_agent.wanted import wanted
 from cni_agent.whereabouts import Whereabouts
 
-# A starting container's process leaves the node's namespace about a millisecond after its cgroup appears, now and then
-# thirty. The wait grows with the time waited, so that a look is never late by more than a quarter of it.
-_FIRST_LOOK: Final = 0.001
-_LOOKS_GROW: Final = 1.25
-_PATIENCE: Final = 45  # looks, some 10 s in all, until a pod that is still starting is called refused
-_LONGEST_WAIT: Final = 10.0
-_FIRST_RETRY: Final = 0.05
-_LONGEST_RETRY: Final = 30.0
 _BETWEEN_COMPARISONS: Final = 0.2  # of one pod, when somebody changes its rules again and again
-_ENDED: Final = ("Succeeded", "Failed")
+_STARTING: Final = "starting"
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +46,7 @@ class Reconciler:
         whereabouts: Whereabouts,
         prover: Prover,
         owners: Owners,
+        preparing: Preparing,
         executor: Executor,
         told: Callable[[NodePod, Verdict], None],
     ) -> None:
@@ -63,6 +56,7 @@ class Reconciler:
         self._whereabouts = whereabouts
         self._prover = prover
         self._owners = owners
+        self._preparing = preparing
         self._executor = executor
         self._told = told
         self._loop = asyncio.get_running_loop()
@@ -122,10 +116,13 @@ class Reconciler:
                 self.pods.pop(record.uid, None)
             return
         try:
-            wanted = self._wanted(record, record.pod)
-            if isinstance(wanted, Verdict):
+            present = self._whereabouts.present(record.uid)
+            goal = wanted(record.pod, present=present, ipv6=record.applied.ipv6 if record.applied else False)
+            if isinstance(goal, Verdict):
                 self._release(record)
-                self._settle(record, wanted)
+                self._settle(record, goal)
+                if goal.outcome == Outcome.WAITING_FOR_SANDBOX:
+                    self._preparing.pod(record.pod)
                 return
             self._hold(record, record.pod)
         except Invalid as invalid:
@@ -136,22 +133,8 @@ class Reconciler:
         except OSError as error:  # no descriptor left, for one
             self._failed(record, Failure("system", str(error)))
         else:
-            if not self._is_in_place(record, record.pod, wanted):
-                self._program(record, record.pod, wanted)
-
-    def _wanted(self, record: NodePod, pod: PodView) -> Capture | Verdict:
-        """The settings to be in place, or why there is nothing to do."""
-        if pod.phase in _ENDED:
-            return Verdict(Outcome.ENDED, pod.phase.lower(), f"the pod's phase is {pod.phase}")
-        decision = decide(pod, ipv6=record.applied.ipv6 if record.applied else False)
-        if isinstance(decision, NotCaptured):
-            return Verdict(Outcome.NOT_IN_MESH, decision.reason, decision.sentence)
-        running = capture_point.still_running(pod)
-        if running is not None:
-            return Verdict(Outcome.WAITING_FOR_INIT, "init-container", f"its init container {running} has not ended")
-        if not self._whereabouts.present(record.uid):
-            return Verdict(Outcome.WAITING_FOR_SANDBOX, "no-sandbox", "it has no container on this node yet")
-        return decision
+            if not self._is_in_place(record, record.pod, goal):
+                self._program(record, record.pod, goal)
 
     def _hold(self, record: NodePod, pod: PodView) -> None:
         """Finds and proves the pod's namespace, or proves anew the one that is held: sandboxes are replaced."""
@@ -159,8 +142,10 @@ class Reconciler:
         try:
             netns = self._prover.prove(record.uid, pids, pod.addresses if record.netns is None else ())
         except Refused as refused:
-            if record.netns is None or refused.reason == Refusal.NO_PROCESS:
+            if record.netns is not None and refused.reason == Refusal.NO_PROCESS:
                 self._release(record)
+                record.seen = time.monotonic()  # its sandbox has ended; the next one is a new one
+            if record.netns is None:
                 raise
             return  # a container's own namespaces, or a process on its way out, do not make ours another's
         if record.netns is not None and record.netns.identity == netns.identity:
@@ -175,21 +160,21 @@ class Reconciler:
             self._owners.release(record.netns.identity)
             record.release()
 
-    def _is_in_place(self, record: NodePod, pod: PodView, wanted: Capture) -> bool:
+    def _is_in_place(self, record: NodePod, pod: PodView, goal: Capture) -> bool:
         return (
-            record.applied == wanted
+            record.applied == goal
             and not record.compare
             and (not pod.addresses or record.own_addresses == pod.addresses)
             and record.verdict.outcome in IN_PLACE | {Outcome.DRIFTED}
         )
 
-    def _program(self, record: NodePod, pod: PodView, wanted: Capture) -> None:
+    def _program(self, record: NodePod, pod: PodView, goal: Capture) -> None:
         assert record.netns is not None
         job = partial(
             program,
             self._backend,
             record.netns,
-            wanted,
+            goal,
             known=record.applied,
             notices=record.notices,
             reported=pod.addresses,
@@ -217,21 +202,22 @@ class Reconciler:
             self._turn(record)
 
     def _succeeded(self, record: NodePod, done: Programmed) -> None:
-        pod, first = record.pod, record.applied is None
-        if pod is None or record.netns is None:  # deleted meanwhile; its own turn comes
-            record.again = True
-            return
         if record.notices is None and done.notices is not None:
             record.notices = done.notices
             record.notices.follow(self._loop, partial(self._rules_changed, record.uid))
+        pod, first = record.pod, record.applied is None
+        if pod is None:  # deleted meanwhile; one more turn lets go of it
+            record.again = True
+            return
         now = time.monotonic()
+        self._preparing.ipv6 = done.capture.ipv6
         record.applied, record.own_addresses = done.capture, done.own_addresses
         record.failures, record.compared = 0, now
         if first and record.seen is not None:
             record.milliseconds = (now - record.seen) * 1000
         if done.result == "unchanged" and not first and record.verdict.outcome in IN_PLACE:
             return
-        verdict = _verdict(done, record, first=first)
+        verdict = done.verdict(pod, first=first, fresh=record.seen is not None)
         if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
             record.drifts += 1
         self._settle(record, verdict)
@@ -257,20 +243,15 @@ class Reconciler:
 
     def _failed(self, record: NodePod, failure: Failure) -> None:
         record.failures += 1
-        if isinstance(failure, Refused) and failure.reason in STARTING:
-            wait = min(_LONGEST_WAIT, _FIRST_LOOK * _LOOKS_GROW ** min(record.failures - 1, 60))
-            if record.failures > _PATIENCE:
-                self._settle(record, Verdict(Outcome.REFUSED, failure.reason, str(failure)))
-            else:
-                self._settle(record, Verdict(Outcome.WAITING_FOR_SANDBOX, "starting", str(failure)))
+        if patience.is_starting(failure) and not patience.is_over(record.failures):
+            verdict = Verdict(Outcome.WAITING_FOR_SANDBOX, _STARTING, str(failure))
+        elif isinstance(failure, Refused | NetnsRefused):
+            self._release(record)
+            verdict = Verdict(Outcome.REFUSED, failure.reason, str(failure))
         else:
-            refused = isinstance(failure, Refused | NetnsRefused)
-            if refused:
-                self._release(record)
-            wait = min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(record.failures - 1, 20))
-            self._settle(record, Verdict(Outcome.REFUSED if refused else Outcome.FAILED, failure.reason, str(failure)))
-            wait *= random.uniform(0.8, 1.2)
-        record.timer = self._loop.call_later(wait, self._due, record)
+            verdict = Verdict(Outcome.FAILED, failure.reason, str(failure))
+        self._settle(record, verdict)
+        record.timer = self._loop.call_later(patience.wait(failure, record.failures), self._due, record)
 
     def _due(self, record: NodePod) -> None:
         record.timer = None
@@ -283,21 +264,7 @@ class Reconciler:
         record.verdict = verdict
         if changed:
             record.since, record.settled = time.time(), time.monotonic()
+        if verdict.reason == _STARTING:
+            return  # every pod is that for a few milliseconds
         if changed or verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED, Outcome.UPDATED):
             self._told(record, verdict)
-
-
-def _verdict(done: Programmed, record: NodePod, *, first: bool) -> Verdict:
-    assert record.pod is not None
-    if done.result == "drifted":
-        return Verdict(Outcome.DRIFTED, "reported", done.differences)
-    if done.result == "unchanged":
-        return Verdict(Outcome.ADOPTED, "in-place", "all its rules were in place")
-    if done.differences or (first and done.result == "replaced"):
-        return Verdict(Outcome.REPAIRED, "drift", done.differences or "rules that differed were replaced")
-    if not first:
-        return Verdict(Outcome.UPDATED, "settings", "its settings changed, and its rules with them")
-    if record.pod.phase == "Running" and record.seen is None:
-        since = record.pod.started or "its start"
-        return Verdict(Outcome.CAPTURED_LATE, "late", f"it had been running outside the mesh since {since}")
-    return Verdict(Outcome.CAPTURED, "programmed", "its rules are in place")

@@ -168,7 +168,7 @@ def test_pods_from_the_api_and_events_to_it(cgroup: Node, tmp_path: Path) -> Non
         assert "initless.io/capture" in told[bad.uid]["message"]
         api.call(api.api.delete, good.uid)
         eventually(lambda: good.uid not in agent.snapshot())
-        assert 'initless_events_total{result="sent"} 2.0' in agent.page("/metrics")
+        eventually(lambda: 'initless_events_total{result="sent"} 2.0' in agent.page("/metrics"))
         assert api.api.tokens[-1] == "Bearer secret"
 
 
