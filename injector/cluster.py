@@ -14,7 +14,6 @@ from injector.source import Current, Documents, FileSource, Options
 
 SETTLE: Final = 0.1  # seconds; changes of both ConfigMaps that come together are applied together
 PROXY_CONFIGS: Final = "/apis/networking.istio.io/v1beta1/proxyconfigs"
-OPENSHIFT: Final = "openshift"
 OPENSHIFT_PREFIX: Final = "openshift.io/"  # the annotations of a namespace that matter
 
 
@@ -61,11 +60,7 @@ class ClusterSource:
                 changed.clear()
                 if all(mirror.synced or mirror.problem for mirror in view.mirrors.values()):
                     await self._offer(current, view)
-                if (
-                    current.live
-                    and getattr(current.live.settings, "platform", "") == OPENSHIFT
-                    and not view.has_namespaces
-                ):
+                if current.live and current.live.settings.chart.openshift and not view.has_namespaces:
                     group.create_task(view.add_namespaces().run())
 
     async def _offer(self, current: Current, view: "_View") -> None:
@@ -163,10 +158,6 @@ class _View:
             },
             proxy_configs=tuple(sorted(self._proxy_configs.objects.values(), key=_age)),
         )
-
-
-def _on_openshift(current: Current) -> bool:
-    return current.live is not None and getattr(current.live.settings, "platform", "") == OPENSHIFT
 
 
 def _age(found: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -342,6 +342,26 @@ def test_proxy_configs_come_oldest_first_and_may_be_missing() -> None:
     asyncio.run(talk())
 
 
+def test_namespaces_are_followed_on_openshift_only() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api:
+            await stock(api)
+            annotations = {"openshift.io/sa.scc.uid-range": "1000620000/10000", "other": "x" * 1000}
+            await api.put("/api/v1/namespaces", "demo", metadata={"annotations": annotations})
+            settings = current()
+            async with running(follow(api, settings)):
+                await until(lambda: settings.live)
+                assert not [path for _, path, _ in api.requests if path == "/api/v1/namespaces"]
+                data = {"values": '{"global": {"platform": "openshift"}}', "config": "policy: enabled"}
+                await api.put(MAPS, "istio-sidecar-injector", data=data)
+                await until(lambda: settings.live and settings.live.facts.namespace_annotations)
+                assert settings.live
+                found = settings.live.facts.namespace_annotations["demo"]
+                assert found == {"openshift.io/sa.scc.uid-range": "1000620000/10000"}
+
+    asyncio.run(talk())
+
+
 def test_the_token_is_read_again_for_each_request() -> None:
     async def talk() -> None:
         async with fake_apiserver() as api, ApiServer(api.access()) as client:
