@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from cni_agent.failure import Failure
     from cni_agent.netns import Netns
 
 CLONE_NEWUSER: Final = 0x10000000
@@ -30,6 +31,16 @@ def send(netns: "Netns", opened: socket.socket, data: bytes) -> int:
 def set_option(netns: "Netns", opened: socket.socket, level: int, option: int, data: bytes, counters: int) -> int:
     """Replaces a legacy table with room for so many old counters. The error number, 0 when done."""
     return _start(netns, opened, data, [str(level), str(option), str(counters)])
+
+
+def explained(error: "Failure", netns: "Netns") -> "Failure":
+    """The failure of a write, with the reason where it is that the pod's user namespace lacks the proxy's ids."""
+    from cni_agent.failure import KernelRefused, NetnsRefused
+
+    if netns.foreign_owner and isinstance(error, KernelRefused) and error.errno == errno.EINVAL:
+        message = f"{netns.name} belongs to a user namespace in which an id of the rules is not mapped: {error}"
+        return NetnsRefused("user-namespace", message)
+    return error
 
 
 def _start(netns: "Netns", opened: socket.socket, data: bytes, arguments: list[str]) -> int:

@@ -203,11 +203,17 @@ def refused(doing: str, refusal: Refusal) -> KernelRefused:
         errno.ENOMEM: "no-memory",
         errno.EMSGSIZE: "too-large",
         errno.ENODEV: "gone",
+        errno.ENOENT: "missing-in-kernel",
+        errno.EOPNOTSUPP: "missing-in-kernel",
     }
+    reason = reasons.get(refusal.errno, "kernel-refused")
     said = f" ({refusal.words})" if refusal.words else ""
-    needs = "; needs CAP_NET_ADMIN over the namespace" if refusal.errno == errno.EPERM else ""
-    sentence = f"{doing}: {os.strerror(refusal.errno)}{said}{needs}"
-    return KernelRefused(reasons.get(refusal.errno, "kernel-refused"), sentence, refusal.errno)
+    hints = {
+        "not-permitted": "; needs CAP_NET_ADMIN over the namespace",
+        "missing-in-kernel": "; the kernel lacks a module for it (modprobe)",
+    }
+    sentence = f"{doing}: {os.strerror(refusal.errno)}{said}{hints.get(reason, '')}"
+    return KernelRefused(reason, sentence, refusal.errno)
 
 
 def _errors(answer: bytes) -> Iterator[Refusal]:

@@ -5,7 +5,7 @@ One table of one family is swapped at a time, so two families are not one transa
 
 from typing import Final
 
-from cni_agent import legacy, routes, transaction, xtables, xtables_socket
+from cni_agent import as_owner, legacy, routes, transaction, xtables, xtables_socket
 from cni_agent.backends import Name, Outcome
 from cni_agent.build import build
 from cni_agent.capture import Capture, Family
@@ -40,9 +40,9 @@ class IptablesLegacy:
             added = routes.ensure(inside.routes, ruleset)
             try:
                 outcome = legacy.apply(inside, stamp)
-            except Failure:
+            except Failure as error:
                 routes.undo(inside.routes, added)
-                raise
+                raise as_owner.explained(error, netns) from None
             dropped = [_clear_nf_tables(inside), routes.drop_others(inside.routes, ruleset)]
         return "replaced" if any(dropped) or (added and outcome == "unchanged") else outcome
 

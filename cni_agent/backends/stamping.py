@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from cni_agent import legacy, routes, transaction
+from cni_agent import as_owner, legacy, routes, transaction
 from cni_agent.backends import Outcome
 from cni_agent.differences import Difference
 from cni_agent.failure import Failure
@@ -42,9 +42,9 @@ class StampingBackend(ABC):
             added = routes.ensure(inside.routes, ruleset)
             try:
                 outcome = transaction.apply(inside.firewall, stamp)
-            except Failure:
+            except Failure as error:
                 routes.undo(inside.routes, added)
-                raise
+                raise as_owner.explained(error, netns) from None
             dropped = [legacy.clear(inside), routes.drop_others(inside.routes, ruleset)]
         return "replaced" if any(dropped) or (added and outcome == "unchanged") else outcome
 

@@ -1,0 +1,161 @@
+"""Kernels and machines that lack something: a clear error each, and nothing left behind."""
+
+import dataclasses
+import errno
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cni_agent import nf_changes, runner
+from cni_agent.backends import Backend, Name, backend
+from cni_agent.backends.iptables_nft import IptablesNft
+from cni_agent.capture import Capture
+from cni_agent.failure import CommandError, KernelRefused, NetnsRefused
+from cni_agent.inside import NETLINK_NETFILTER
+from cni_agent.netns import Netns
+from cni_agent.probe import choose_first, probe
+from tests.kernel.lacking import Lack, under
+from tests.kernel.tools import DEFAULT, NAMES, TPROXY, everything, sh
+
+pytestmark = pytest.mark.kernel
+NO_NF_TABLES = Lack("socket", errno.EPROTONOSUPPORT, {2: NETLINK_NETFILTER})
+NO_LEGACY = Lack("getsockopt", errno.ENOPROTOOPT, {1: socket.SOL_IP, 2: 64})
+
+
+@pytest.fixture
+def pod() -> Iterator[Netns]:
+    """A namespace, looked at before and after."""
+    with Netns.scratch() as made:
+        sh(made, "ip link set lo up")
+        before = everything(made)
+        yield made
+        assert everything(made) == before, "something was left behind"
+
+
+def minted(program: Backend, capture: Capture = DEFAULT) -> Callable[[Netns], object]:
+    """Applies a ruleset that was minted while the kernel was still whole."""
+    ruleset = program.ruleset(capture)
+    with Netns.scratch() as scratch:
+        program.apply(scratch, ruleset)
+    return lambda netns: program.apply(netns, ruleset)
+
+
+def test_without_nf_tables(pod: Netns) -> None:
+    apply = minted(backend("iptables-nft"))
+    kind, reason, message = under(NO_NF_TABLES, lambda: apply(pod))
+    assert (kind, reason) == ("KernelRefused", "no-nf-tables")
+    assert "modprobe nf_tables" in message
+
+
+def test_without_nf_tables_legacy_is_chosen() -> None:
+    chosen, verdicts = under(NO_NF_TABLES, choose_first)
+    assert chosen == "iptables-legacy"
+    assert not verdicts[0].works
+    assert verdicts[0].mend.startswith("modprobe -a nf_tables")
+
+
+def test_without_nf_tables_legacy_works_and_removes(pod: Netns) -> None:
+    program = backend("iptables-legacy")
+    apply = minted(program, TPROXY)
+    assert under(NO_NF_TABLES, lambda: apply(pod)) == "applied"
+    assert under(NO_NF_TABLES, lambda: program.check(pod, program.ruleset(TPROXY))) == ()
+    assert under(NO_NF_TABLES, lambda: program.remove(pod)) is True
+
+
+def test_without_legacy(pod: Netns) -> None:
+    apply = minted(backend("iptables-legacy"))
+    kind, reason, message = under(NO_LEGACY, lambda: apply(pod))
+    assert (kind, reason) == ("KernelRefused", "no-legacy")
+    assert "modprobe -a iptable_nat" in message
+
+
+def test_without_legacy_the_doctor_says_so() -> None:
+    four, _ = under(NO_LEGACY, lambda: probe("iptables-legacy"))
+    assert not four.works
+    assert "iptable_nat" in four.mend
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("capture", [DEFAULT, TPROXY], ids=["redirect", "tproxy"])
+def test_with_ipv6_off(pod: Netns, name: Name, capture: Capture) -> None:
+    sh(pod, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.lo.disable_ipv6=1")
+    program = backend(name)
+    with pytest.raises(KernelRefused, match="IPv6 is off") as caught:
+        program.apply(pod, program.ruleset(capture))
+    assert caught.value.reason == "no-ipv6"
+    four = dataclasses.replace(capture, ipv6=False)
+    assert program.apply(pod, program.ruleset(four)) == "applied"
+    assert program.remove(pod)
+    sh(pod, "sysctl -qw net.ipv6.conf.all.disable_ipv6=0 net.ipv6.conf.lo.disable_ipv6=0")
+
+
+def test_without_an_extension(pod: Netns) -> None:
+    """The batch asks for an extension that no kernel has, where it would ask for xt_owner."""
+    program = IptablesNft()
+    ruleset = program.ruleset(TPROXY)
+    stamp = program._mint(ruleset)
+    body = stamp.fresh.body.replace(b"owner\0", b"0wner\0")
+    program._mint._kept[ruleset] = dataclasses.replace(stamp, fresh=nf_changes.Batch(body, stamp.fresh.last))
+    with pytest.raises(KernelRefused, match=r"adding a rule to ip .* uses .*xt_0wner.*lacks") as caught:
+        program.apply(pod, ruleset)
+    assert caught.value.reason == "missing-in-kernel"
+
+
+@pytest.mark.parametrize("error", [errno.ENOBUFS, errno.ENOMEM, errno.EPERM])
+def test_when_the_kernel_refuses_the_batch(pod: Netns, error: int) -> None:
+    program = IptablesNft()
+    apply = minted(program, TPROXY)
+    size = len(program._mint(program.ruleset(TPROXY)).fresh.framed(1))
+    kind, reason, _ = under(Lack("sendto", error, {2: size}), lambda: apply(pod))
+    assert (kind, reason) == ("KernelRefused", "not-permitted" if error == errno.EPERM else "no-memory")
+
+
+def test_when_a_later_legacy_table_is_refused_the_earlier_ones_are_put_back(pod: Netns) -> None:
+    """IPv6 is written first; here IPv4 cannot be."""
+    apply = minted(backend("iptables-legacy"), TPROXY)
+    refuse = Lack("setsockopt", errno.ENOMEM, {1: socket.SOL_IP, 2: 64})
+    kind, reason, message = under(refuse, lambda: apply(pod))
+    assert (kind, reason) == ("KernelRefused", "no-memory")
+    assert "legacy table raw" in message
+
+
+def test_without_the_right_to_enter(pod: Netns) -> None:
+    apply = minted(backend("iptables-nft"))
+    kind, reason, message = under(Lack("setns", errno.EPERM, {}), lambda: apply(pod))
+    assert (kind, reason) == ("NetnsRefused", "not-permitted")
+    assert "CAP_SYS_ADMIN" in message
+
+
+def test_without_the_right_to_make_a_scratch_namespace() -> None:
+    chosen, verdicts = under(Lack("unshare", errno.EPERM, {}), choose_first)
+    assert chosen is None
+    assert {verdict.mend for verdict in verdicts} == {"run as root with CAP_NET_ADMIN and CAP_SYS_ADMIN"}
+
+
+def test_a_namespace_that_is_closed_midway() -> None:
+    program = backend("iptables-nft")
+    pod = Netns.scratch()
+    pod.close()
+    with pytest.raises(NetnsRefused) as caught:
+        program.apply(pod, program.ruleset(DEFAULT))
+    assert caught.value.reason == "gone"
+
+
+@pytest.mark.parametrize(("name", "package"), [("iptables-nft", "iptables"), ("nftables", "nftables")])
+def test_without_the_tool(name: Name, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATH", "")
+    monkeypatch.setenv("PATH", "/nowhere")
+    four, six = probe(name)
+    assert not four.works
+    assert not six.works
+    assert four.mend == f"apt-get install {package}"
+
+
+def test_a_tool_that_hangs_or_fails() -> None:
+    with Netns.scratch() as scratch:
+        with pytest.raises(CommandError, match="did not end within") as caught:
+            runner.run(["sleep", "30"], netns=scratch, timeout=0.2)
+        assert caught.value.reason == "timeout"
+        with pytest.raises(CommandError, match="sh ended with 3: too bad"):
+            runner.run(["sh", "-c", "echo too bad >&2; exit 3"], netns=scratch)
