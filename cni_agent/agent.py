@@ -109,9 +109,8 @@ class Agent:
         self._sandboxes.close()
         await self._health.close()
         await self._status.close()
-        self._executor.shutdown(wait=True, cancel_futures=True)
-        await asyncio.sleep(0)  # lets the last results in, so that nothing is left open
-        self._reconciler.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        await self._reconciler.close()
 
     async def _pods(self) -> None:
         """Where pods come from."""

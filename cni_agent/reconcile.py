@@ -60,6 +60,7 @@ class Reconciler:
         self._executor = executor
         self._told = told
         self._loop = asyncio.get_running_loop()
+        self._closed = False
 
     def pod_changed(self, pod: PodView) -> None:
         """The API, or the folder, has this version of a pod."""
@@ -98,15 +99,19 @@ class Reconciler:
         else:
             self._turn(record)
 
-    def close(self) -> None:
-        """Lets go of everything and touches nothing."""
+    async def close(self) -> None:
+        """Takes no more turns, waits for the work that is under way, and lets go of everything."""
+        self._closed = True
+        while any(record.busy for record in self.pods.values()):
+            await asyncio.sleep(0.001)
         for record in self.pods.values():
             if record.timer is not None:
                 record.timer.cancel()
-            if not record.busy:
-                record.release()
+            record.release()
 
     def _turn(self, record: NodePod) -> None:
+        if self._closed:
+            return
         if record.timer is not None:
             record.timer.cancel()
             record.timer = None
@@ -187,8 +192,7 @@ class Reconciler:
 
     def _programmed(self, record: NodePod, future: "asyncio.Future[Programmed]") -> None:
         record.busy_since = None
-        if future.cancelled():
-            record.release()
+        if future.cancelled():  # before it began: we are being stopped
             return
         error = future.exception()
         if isinstance(error, Failure):

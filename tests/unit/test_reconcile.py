@@ -1,0 +1,334 @@
+"""Turns of pods, with a kernel that can be told to be slow, to refuse or to fail."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from cni_agent import patience
+from cni_agent.backends import Backend
+from cni_agent.failure import Failure, KernelRefused
+from cni_agent.netns import Identity
+from cni_agent.nodepod import NodePod
+from cni_agent.outcome import Outcome, Verdict
+from cni_agent.owners import Owners
+from cni_agent.podview import PodView, Proxy
+from cni_agent.preparing import Preparing
+from cni_agent.proof import Prover, Refusal, Refused
+from cni_agent.reconcile import Reconciler
+from cni_agent.whereabouts import Whereabouts
+
+STATUS = {"sidecar.istio.io/status": ""}
+
+
+def pod(uid: str = "a", **changes: Any) -> PodView:
+    values: dict[str, Any] = {
+        "annotations": STATUS,
+        "proxy": Proxy(),
+        "init_containers": ("istio-validation",),
+        **changes,
+    }
+    return PodView(name=f"pod-{uid}", namespace="shop", uid=uid, **values)
+
+
+class FakeNetns:
+    def __init__(self, inode: int) -> None:
+        self.identity, self.name, self.closed = Identity(4, inode), f"net:[{inode}]", 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class World:
+    """Everything around a reconciler. It is the backend, the prover, the whereabouts and the listener at once."""
+
+    name = "iptables-nft"
+
+    def __init__(self) -> None:
+        self.inodes: dict[str, int] = {}  # by uid: pods that have a sandbox
+        self.refuse: dict[str, Refusal] = {}
+        self.failures: dict[int, list[Exception]] = {}  # by inode: what the next applications end with
+        self.held: dict[int, Any] = {}
+        self.addresses_of: dict[int, list[str]] = {}
+        self.opened: list[FakeNetns] = []
+        self.gate: threading.Event | None = None
+        self.working: list[int] = []
+        self.most_at_once: dict[int, int] = {}
+        self.most_together = 0
+        self.told: list[tuple[str, str, str]] = []
+        self.lock = threading.Lock()
+
+    # backend
+    def ruleset(self, capture: Any) -> Any:
+        return capture
+
+    def apply(self, netns: Any, ruleset: Any) -> str:
+        inode = netns.identity.inode
+        with self.lock:
+            self.working.append(inode)
+            self.most_at_once[inode] = max(self.most_at_once.get(inode, 0), self.working.count(inode))
+            self.most_together = max(self.most_together, len(self.working))
+        try:
+            if self.gate is not None:
+                assert self.gate.wait(10)
+            if self.failures.get(inode):
+                raise self.failures[inode].pop(0)
+            before, self.held[inode] = self.held.get(inode), ruleset
+            return "applied" if before is None else "unchanged" if before == ruleset else "replaced"
+        finally:
+            with self.lock:
+                self.working.remove(inode)
+
+    def check(self, netns: Any, ruleset: Any) -> tuple[str, ...]:
+        return () if self.held.get(netns.identity.inode) == ruleset else ("missing  rules",)
+
+    # whereabouts
+    def present(self, uid: str) -> bool:
+        return uid in self.inodes
+
+    def pids(self, uid: str) -> list[int]:
+        return [self.inodes[uid]] if uid in self.inodes else []
+
+    # prover
+    def prove(self, uid: str, pids: Collection[int], reported: Collection[str] = ()) -> FakeNetns:
+        if uid in self.refuse:
+            raise Refused(self.refuse[uid], "told to")
+        if not pids:
+            raise Refused(Refusal.NO_PROCESS, "none")
+        netns = FakeNetns(next(iter(pids)))
+        self.opened.append(netns)
+        return netns
+
+    def addresses(self, netns: Any) -> list[str]:
+        return self.addresses_of.get(netns.identity.inode, ["10.0.0.1"])
+
+    def check_address(self, netns: Any, reported: Collection[str], held: Collection[str]) -> None:
+        Prover.check_address(cast(Prover, self), netns, reported, held)
+
+    def tell(self, record: NodePod, verdict: Verdict) -> None:
+        self.told.append((record.uid, str(verdict.outcome), verdict.reason))
+
+    def outcomes(self, uid: str = "a") -> list[str]:
+        return [outcome for told, outcome, _ in self.told if told == uid]
+
+
+class Nothing:
+    """Preparing that prepares nothing."""
+
+    ipv6 = False
+
+    def pod(self, pod: PodView) -> None:
+        pass
+
+
+Test = Callable[[World, Reconciler], Awaitable[None]]
+
+
+def scenario(test: Test) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            world = World()
+            with ThreadPoolExecutor(4) as executor:
+                owners = Owners("/nonexistent", (), cast(Whereabouts, world), list)
+                reconciler = Reconciler(
+                    backend=cast(Backend, world),
+                    drift="off",
+                    whereabouts=cast(Whereabouts, world),
+                    prover=cast(Prover, world),
+                    owners=owners,
+                    preparing=cast(Preparing, Nothing()),
+                    executor=executor,
+                    told=world.tell,
+                )
+                try:
+                    await test(world, reconciler)
+                finally:
+                    if world.gate:
+                        world.gate.set()
+                    await reconciler.close()
+            assert all(netns.closed == 1 for netns in world.opened)  # none left open, none closed twice
+
+        asyncio.run(main())
+
+    return run
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@scenario
+async def test_whatever_comes_first_the_pod_is_captured(world: World, reconciler: Reconciler) -> None:
+    reconciler.pod_changed(pod("a"))
+    assert reconciler.pods["a"].verdict.outcome == Outcome.WAITING_FOR_SANDBOX
+    world.inodes = {"a": 1, "b": 2}
+    reconciler.sandbox_changed("a")
+    reconciler.sandbox_changed("b")
+    await until(lambda: "Captured" in world.outcomes("a"))
+    assert "b" in reconciler.pods and world.outcomes("b") == []
+    reconciler.pod_changed(pod("b"))
+    await until(lambda: world.outcomes("b") == ["Captured"])
+
+
+@scenario
+async def test_events_without_a_change_do_nothing(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.outcomes() == ["Captured"])
+    world.held.clear()
+    for _ in range(5):
+        reconciler.pod_changed(pod())
+        reconciler.sandbox_changed("a")
+    assert not reconciler.pods["a"].busy
+    assert world.held == {}
+    reconciler.wake("a", compare=True)
+    await until(lambda: world.outcomes()[-1] == "Drifted")  # drift is off: told, not mended
+
+
+@scenario
+async def test_one_turn_per_pod_and_pods_beside_each_other(world: World, reconciler: Reconciler) -> None:
+    world.gate = threading.Event()
+    world.inodes = {"a": 1, "b": 2, "c": 3}
+    for uid in "abc":
+        reconciler.pod_changed(pod(uid))
+    await until(lambda: world.most_together == 3)
+    for number in range(20):
+        reconciler.pod_changed(
+            pod("a", annotations={**STATUS, "traffic.sidecar.istio.io/excludeOutboundPorts": f"{number}"})
+        )
+    world.gate.set()
+    await until(lambda: getattr(world.held.get(1), "exclude_outbound_ports", None) == (19,))
+    assert world.most_at_once == {1: 1, 2: 1, 3: 1}
+
+
+@scenario
+async def test_a_failure_is_tried_again_and_told_once(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    world.failures[1] = [KernelRefused("busy", "no", 16) for _ in range(3)]
+    reconciler.pod_changed(pod())
+    await until(lambda: "Captured" in world.outcomes())
+    assert world.outcomes() == ["Failed", "Captured"]
+    assert reconciler.pods["a"].failures == 0
+
+
+@scenario
+async def test_a_bug_in_a_thread_stops_nobody(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1, "b": 2}
+    world.failures[1] = [ZeroDivisionError("a bug")]
+    reconciler.pod_changed(pod("a"))
+    reconciler.pod_changed(pod("b"))
+    await until(lambda: "Captured" in world.outcomes("a") and "Captured" in world.outcomes("b"))
+    assert world.told[0][2] == "unexpected" or ("a", "Failed", "unexpected") in world.told
+
+
+@scenario
+async def test_a_refusal_lets_go_and_tries_again(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    world.refuse["a"] = Refusal.TWO_NAMESPACES
+    reconciler.pod_changed(pod())
+    await until(lambda: world.outcomes() == ["Refused"])
+    del world.refuse["a"]
+    await until(lambda: world.outcomes()[-1] == "Captured")
+
+
+@scenario
+async def test_a_starting_pod_is_not_worth_a_word(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    world.refuse["a"] = Refusal.HOST_NAMESPACE
+    reconciler.pod_changed(pod())
+    await until(lambda: reconciler.pods["a"].failures > 10)
+    assert world.told == []
+    del world.refuse["a"]
+    await until(lambda: world.outcomes() == ["Captured"])
+
+
+@scenario
+async def test_deleted_while_being_worked_on(world: World, reconciler: Reconciler) -> None:
+    world.gate = threading.Event()
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.working)
+    del world.inodes["a"]
+    reconciler.pod_gone("a")
+    reconciler.sandbox_changed("a")
+    assert world.opened[0].closed == 0  # a thread is working in it
+    world.gate.set()
+    await until(lambda: "a" not in reconciler.pods)
+    assert world.opened[0].closed == 1
+
+
+@scenario
+async def test_a_new_sandbox_is_a_new_namespace(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.held.keys() == {1})
+    world.inodes = {"a": 2}
+    reconciler.sandbox_changed("a")
+    await until(lambda: world.held.keys() == {1, 2})
+    await until(lambda: world.opened[0].closed == 1)
+
+
+@scenario
+async def test_a_doubtful_look_does_not_let_go_of_what_was_proven(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.outcomes() == ["Captured"])
+    world.refuse["a"] = Refusal.TWO_NAMESPACES
+    reconciler.sandbox_changed("a")
+    assert reconciler.pods["a"].netns is not None
+    assert world.outcomes() == ["Captured"]
+
+
+@scenario
+async def test_ipv6_is_decided_by_the_addresses_inside(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1, "b": 2, "c": 3}
+    world.addresses_of = {1: ["127.0.0.1", "fd00::1"], 2: ["10.0.0.1", "fd00::2"], 3: ["127.0.0.1"]}
+    for uid in "abc":
+        reconciler.pod_changed(pod(uid))
+    await until(lambda: {1, 2} <= world.held.keys())
+    assert (world.held[1].ipv6, world.held[2].ipv6) == (True, False)
+    assert 3 not in world.held  # no address yet: its network is still being set up
+    world.addresses_of[3] = ["10.0.0.3"]
+    await until(lambda: 3 in world.held)
+
+
+@scenario
+async def test_addresses_reported_later_are_compared(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.outcomes() == ["Captured"])
+    reconciler.pod_changed(pod(addresses=("10.0.0.1",)))
+    await until(lambda: reconciler.pods["a"].own_addresses == ("10.0.0.1",))
+    assert world.outcomes() == ["Captured"]
+    reconciler.pod_changed(pod(addresses=("10.0.0.99",)))
+    await until(lambda: world.outcomes()[-1] == "Refused")
+    assert world.told[-1][2] == "wrong-address"
+
+
+@scenario
+async def test_a_late_pod_and_one_without_validation(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1, "b": 2}
+    reconciler.sandbox_changed("a", fresh=False)
+    reconciler.pod_changed(pod("a", phase="Running", started="2026-01-01T00:00:00Z"))
+    reconciler.sandbox_changed("b", fresh=True)
+    reconciler.pod_changed(pod("b", phase="Running", init_containers=()))
+    await until(lambda: world.outcomes("a") == ["CapturedLate"] and len(world.outcomes("b")) == 2)
+    assert world.outcomes("b") == ["Captured", "ValidationMissing"]
+
+
+def test_waits_grow_and_end() -> None:
+    starting, broken = Refused(Refusal.NO_PROCESS, ""), Failure("x", "")
+    looks = [patience.wait(starting, count) for count in range(1, 200)]
+    assert looks[0] == pytest.approx(0.001)
+    assert all(later <= sooner * 1.26 for sooner, later in itertools.pairwise(looks))
+    assert looks[-1] == max(looks) == 10
+    retries = [patience.wait(broken, count) for count in range(1, 200)]
+    assert max(retries) <= 36 and retries[0] < 0.1
+    assert patience.is_starting(starting) and not patience.is_starting(broken)
+    assert not patience.is_over(30) and patience.is_over(40)
