@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import deployment, diagnosis
-from tests.e2e.cluster import Cluster, cluster
-from tests.e2e.meshed import Mesh
+from tests.e2e.cluster import Cluster, Object, cluster
+from tests.e2e.meshed import Mesh, pod, server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,6 +47,15 @@ def deployed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if not os.environ.get("INITLESS_KEEP"):
         deployment.uninstall(kube)
+
+
+@pytest.fixture(scope="session")
+def outside(kube: Cluster) -> Iterator[Object]:
+    """A pod that is not in the mesh, with servers on two ports; for those who only ask it, or ask from it."""
+    own = Mesh(kube, "outside")
+    (found,) = own.start(own.namespace(), pod("outside", server(8080, 9090)))
+    yield found
+    own.close()
 
 
 @pytest.fixture

@@ -60,6 +60,20 @@ def service(name: str, *ports: int, **more: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 
+def address(of: Object) -> str:
+    found: str = of["status"]["podIP"]
+    return found
+
+
+def assert_captured(kube: Cluster, one: Object, outside: Object) -> None:
+    """Its traffic goes through its proxy, both ways."""
+    before = kube.connections(one)
+    assert kube.ask(outside, f"http://{address(one)}:8080/")["peer"] == "127.0.0.6", "the sidecar, not the client"
+    assert kube.ask(one, f"http://{address(outside)}:8080/")["peer"] == address(one)
+    after = kube.connections(one)
+    assert after == {**before, "inbound": before["inbound"] + 1, "outbound": before["outbound"] + 1}
+
+
 class Mesh:
     """Makes namespaces, and takes them away."""
 

@@ -7,21 +7,9 @@ import sys
 import pytest
 
 from tests.e2e.cluster import Cluster, Object, containers, status_of
-from tests.e2e.meshed import Mesh, deployment, pod, server, service
+from tests.e2e.meshed import Mesh, address, deployment, pod, server, service
 
 TRAFFIC = "traffic.sidecar.istio.io"
-
-
-def address(of: Object) -> str:
-    found: str = of["status"]["podIP"]
-    return found
-
-
-@pytest.fixture
-def outside(mesh: Mesh) -> Object:
-    """A pod that is not in the mesh, with two servers."""
-    (found,) = mesh.start(mesh.namespace(), pod("outside", server(8080, 9090)))
-    return found
 
 
 def test_a_deployment_is_injected_captured_and_served(kube: Cluster, mesh: Mesh) -> None:

@@ -75,13 +75,15 @@ def configuration() -> dict[str, Any]:
 
 def captured(name: str, port: int, chains: list[Any], transparent: bool = False) -> dict[str, Any]:
     """A listener for connections that rules sent here; it learns from the kernel where they were meant to go."""
+    filters = [{"name": "original_dst", "typed_config": typed("filters.listener.original_dst.v3.OriginalDst")}]
+    if transparent:  # the application sees the client's address; by the mark, its answers find the way back
+        source = typed("filters.listener.original_src.v3.OriginalSrc", mark=1337)
+        filters.append({"name": "original_src", "typed_config": source})
     return {
         "name": name,
         **addresses(port),
         "transparent": transparent,
-        "listener_filters": [
-            {"name": "original_dst", "typed_config": typed("filters.listener.original_dst.v3.OriginalDst")}
-        ],
+        "listener_filters": filters,
         "filter_chains": chains,
     }
 
