@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from cni_agent.invalid import Invalid, Violation
+from cni_agent.invalid import Invalid, Violation, shown
 from cni_agent.values import Refused, number
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,22 @@ class _TurnedAway(asyncio.Protocol):
         transport.close()
 
 
+class _Malformed(logging.Filter):
+    """aiohttp reports every bad request with a traceback; what a client did wrong is no fault of ours: one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg, record.args, record.exc_info = "malformed HTTP request", (), None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.error = shown(str(error.message))
+        return True
+
+
+http_log = logging.getLogger("injector.http")
+http_log.addFilter(_Malformed())
+
+
 class Listener:
     """An HTTP server on one socket: accepts until it is closed, then lets what was begun come to its end."""
 
@@ -104,7 +121,7 @@ class Listener:
         self._server = web.Server(
             self._counted,
             access_log=None,
-            logger=logging.getLogger("injector.http"),
+            logger=http_log,
             keepalive_timeout=KEEP_ALIVE,
             max_line_size=MAX_HEADER,
             max_field_size=MAX_HEADER,

@@ -40,7 +40,9 @@ class Webhook:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request. While draining, each answer asks the client to use another connection next time."""
-        path = request.path
+        path = request.raw_path.partition("?")[0]
+        if "%" in path:
+            path = request.path  # decoded; kept from the usual request because it takes a URL parser
         if path == "/inject" or path.startswith("/inject/"):
             response = await self._inject(request, path)
         elif path == "/ready":
@@ -76,7 +78,7 @@ class Webhook:
         row.observe(answer.outcome, time.perf_counter_ns() - started)
         if answer.outcome == "failure":
             log.warning("review denied", extra={"reason": answer.reason})
-        return web.Response(body=answer.body, content_type=JSON)
+        return web.Response(body=answer.body, headers={"Content-Type": JSON})
 
 
 class Monitoring:

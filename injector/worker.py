@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from injector.body import BodyReader
 from injector.certificate import Certificate
 from injector.listen import Listener
+from injector.memory import keep_freed_memory
 from injector.scoreboard import Scoreboard
 from injector.server import Health, Monitoring, Webhook
 from injector.source import Current, Options
@@ -64,6 +65,7 @@ class Worker:
 
     async def run(self) -> None:
         """Returns when drained; raises when a part failed in a way that only a new worker mends."""
+        keep_freed_memory()
         self._row["pid"] = os.getpid()
         self._row["ready"] = 0
         stopping = self._stop_signal()
