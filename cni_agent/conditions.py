@@ -27,7 +27,7 @@ def meets(match: Match, packet: Packet, hook: Hook, connection_mark: int, dialec
         case "destination-port":
             met = _one_of(packet.port, match)
         case "source-port":
-            met = _one_of(packet.source_port, match)
+            met = False  # who connects does so from some free port, and rules name only ports of servers
         case "state":
             met = _one_of(NEW, match)
         case "mark":
@@ -45,7 +45,7 @@ def _meets_owner(match: Match, packet: Packet, dialect: Dialect) -> bool:
     return (str(owner) == str(match.value)) != match.inverted
 
 
-def _one_of(value: int | str | None, match: Match) -> bool:
+def _one_of(value: int | str, match: Match) -> bool:
     return value in match.value if isinstance(match.value, tuple) else value == match.value
 
 

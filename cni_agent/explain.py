@@ -77,7 +77,7 @@ def _where(walked: Trace, packet: Packet) -> str:
     if walked.last.interface == LOOPBACK:
         return f"It stays in the pod, and reaches who listens at {sent_to}."
     if packet.hook == "PREROUTING":
-        return f"It reaches who listens at {sent_to} in the pod, as it was sent."
+        return f"It goes on to {sent_to}, as it was sent."
     return f"It leaves the pod for {sent_to}, as it was sent."
 
 

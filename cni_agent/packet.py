@@ -31,7 +31,6 @@ class Packet:
     source: str | None = None
     destination: str | None = None
     port: int
-    source_port: int | None = None
     interface: str
     uid: int | None = None
     gid: str | None = None  # text: rules may name groups
@@ -69,7 +68,7 @@ def outbound(
 
 
 def inbound(
-    source: str,
+    source: str | None,
     port: int,
     protocol: Protocol,
     *,
@@ -78,8 +77,13 @@ def inbound(
     interface: str = PRIMARY,
     mark: int = 0,
 ) -> Packet:
-    """What arrives from outside: for the pod, or for `destination` when a virtual machine of the pod sends it."""
-    family = family_of(source)
+    """What arrives from outside: for the pod, or for `destination` when a virtual machine of the pod sends it.
+
+    One of the two addresses must be known.
+    """
+    known = source or destination
+    assert known is not None
+    family = family_of(known)
     own = next((one for one in local if family_of(one) == family), None)
     return Packet(
         hook="PREROUTING",

@@ -89,9 +89,15 @@ def arranged(ruleset: Ruleset, family: Family) -> Chains:
         chain = placed.setdefault((rule.table, rule.chain), [])
         chain.insert(len(chain) if rule.position is None else rule.position - 1, rule)
     return {
-        place: tuple(entry(rule, ruleset.dialect) for rule in chain if rule.family in (None, family))
+        place: tuple(entry(rule, ruleset.dialect) for rule in chain if _holds(rule, family, inet))
         for place, chain in placed.items()
     }
+
+
+def _holds(rule: Rule, family: Family, inet: bool) -> bool:
+    """Whether a rule is there for a family. In an inet table only what a rule says keeps it from the other one."""
+    says = rule.match("source") or rule.match("destination") or rule.target.verb == "tproxy"
+    return rule.family in (None, family) or (inet and not says)
 
 
 def entry(rule: Rule, dialect: Dialect) -> Entry:

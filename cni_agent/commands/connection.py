@@ -1,8 +1,9 @@
 """Options that describe one connection, as `explain` takes them."""
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -44,7 +45,7 @@ class Connection(NamedTuple):
 
     def packet(self, capture: Capture, addresses: Iterable[str]) -> Packet:
         """Its first packet. `addresses`: those of the pod, as far as known."""
-        local = [read_address(one) for one in (*self.local, *addresses)]
+        local = [*self.local, *_usable(addresses)]
         if capture.ipv6:
             local.append(PASSTHROUGH[6].partition("/")[0])  # which comes with the rules
         if self.destination is None:
@@ -58,9 +59,8 @@ class Connection(NamedTuple):
         if self.source and packets.family_of(self.source) != packets.family_of(address):
             raise click.UsageError(f"{self.source} and {address} are of different families.")
         if self.machine:
-            source = self.source or next(iter(local), "")
             return packets.inbound(
-                source or address, port, self.protocol, destination=address, interface=self.interface, mark=self.mark
+                self.source, port, self.protocol, destination=address, interface=self.interface, mark=self.mark
             )
         return packets.outbound(
             address,
@@ -163,6 +163,13 @@ def _read(
     if violations:
         fail_invalid(Invalid(violations))
     return connection
+
+
+def _usable(addresses: Iterable[str]) -> Iterator[str]:
+    """The addresses of a pod or of a namespace, but for those that name no host."""
+    for address in addresses:
+        with contextlib.suppress(Refused):
+            yield read_address(address)
 
 
 def _endpoint(text: str) -> Endpoint:

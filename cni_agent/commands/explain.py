@@ -57,7 +57,7 @@ class Answer:
 @click.option("--verbose", "-v", is_flag=True, help="Every rule that is looked at, not only those that match.")
 @click.option("--json", "as_json", is_flag=True, help="As data, with every rule that is looked at.")
 @capture_options
-def explain_command(
+def command(
     connection: Connection,
     backend: Name | None,
     live: bool,

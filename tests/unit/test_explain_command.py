@@ -80,6 +80,11 @@ def test_ipv6_of_a_pod_that_is_not_known_to_have_it() -> None:
     assert "listener 15001" in explain("--to", "[2001:db8::1]:443", "--backend", "nftables", manifest=web()).stdout
 
 
+def test_an_address_of_the_pod_that_names_no_host_is_passed_over() -> None:
+    result = explain("--to", "10.96.0.7:443", manifest=web(None, POD_IP, "fe80::1%eth0"))
+    assert (result.exit_code, "listener 15001" in result.stdout) == (0, True), result.output
+
+
 def test_verbose_shows_what_did_not_match() -> None:
     short, long = (explain("--to", "10.96.0.7:443", *more, manifest=web()).stdout for more in ([], ["-v"]))
     assert "  no       " not in short
