@@ -1,7 +1,8 @@
-"""An API server as far as one node's pods and Events go, over real HTTP, that misbehaves when told to."""
+"""An API server as far as one node's pods and Events go, over real HTTP or HTTPS, that misbehaves when told to."""
 
 import asyncio
 import json
+import ssl
 from typing import Any
 
 from aiohttp import web
@@ -10,7 +11,8 @@ from aiohttp import web
 class FakeApi:
     """Pods by uid with a resourceVersion that counts up. `requests` are the queries it saw, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.pods: dict[str, dict[str, Any]] = {}
         self.version = 1
         self.requests: list[dict[str, str]] = []
@@ -31,9 +33,9 @@ class FakeApi:
         application.router.add_post("/api/v1/namespaces/{namespace}/events", self._event)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self._tls)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -7,7 +7,6 @@ Absolute values depend on the machine; ratios carry over.
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.kernel.api import Api
 from tests.kernel.running_agent import ROOT, RunningAgent
 from tests.kernel.sandbox import Node, Sandbox, eventually, node, run_in_node, write_manifest
 
@@ -148,6 +148,10 @@ def resident(pid: int) -> float:
     return 0.0
 
 
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 def processor(pid: int) -> float:
     """Seconds used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -155,45 +159,45 @@ def processor(pid: int) -> float:
 
 
 def load(cgroups: Node, folder: Path, count: int, idle: float, churn: int) -> dict[str, Any]:
-    """What many pods cost, and whether those that are gone cost anything."""
+    """What many pods cost, and whether those that are gone cost anything. Pods come from an API server."""
     result: dict[str, Any] = {}
-    with RunningAgent(cgroups, folder) as agent:
+    api = Api(folder)
+    with api.agent(cgroups) as agent:
         assert agent.process is not None
         pid = agent.process.pid
-        descriptors = lambda: len(list(Path(f"/proc/{pid}/fd").iterdir()))  # noqa: E731
         result["MiB, no pods"] = resident(pid)
         made = pods(cgroups, count)
         for sandbox in made:
-            write_manifest(agent.pods, sandbox.manifest())
+            api.put(sandbox.manifest())
             sandbox.make_container()
             sandbox.start()
         agent_done(agent, [sandbox.uid for sandbox in made])
         result[f"MiB, {count} pods"] = resident(pid)
-        result[f"descriptors, {count} pods"] = descriptors()
+        result[f"descriptors, {count} pods"] = descriptors(pid)
         before = processor(pid)
         time.sleep(idle)
         result["idle CPU, % of a core"] = round((processor(pid) - before) / idle * 100, 3)
         for sandbox in made:
-            (agent.pods / f"{sandbox.uid}.json").unlink()
+            api.delete(sandbox.uid)
             sandbox.stop()
         eventually(lambda: not agent.snapshot(), 60)
-        result["churn"] = churned(cgroups, agent, pid, churn, descriptors)
+        result["churn"] = churned(cgroups, agent, api, pid, churn)
     return result
 
 
-def churned(cgroups: Node, agent: RunningAgent, pid: int, churn: int, descriptors: Callable[[], int]) -> dict[str, Any]:
+def churned(cgroups: Node, agent: RunningAgent, api: Api, pid: int, churn: int) -> dict[str, Any]:
     marks = {}
     for number in range(1, churn + 1):
         sandbox = Sandbox(cgroups.kubepods, "10.9.0.1")
-        write_manifest(agent.pods, sandbox.manifest())
+        api.put(sandbox.manifest())
         sandbox.run()
         eventually(lambda found=sandbox: agent.state(found.uid) == "Captured")
-        (agent.pods / f"{sandbox.uid}.json").unlink()
+        api.delete(sandbox.uid)
         sandbox.stop()
         if number in (churn // 10, churn // 2, churn):
             eventually(lambda: not agent.snapshot())
             marks[f"MiB after {number}"] = resident(pid)
-            marks[f"descriptors after {number}"] = descriptors()
+            marks[f"descriptors after {number}"] = descriptors(pid)
     return marks
 
 
@@ -244,15 +248,18 @@ def lands(sandbox: Sandbox) -> bool:
 
 
 def start(cgroups: Node, folder: Path, count: int) -> dict[str, Any]:
-    """From the command to being ready."""
-    took = []
-    for _ in range(count):
-        agent = RunningAgent(cgroups, folder)
-        began = time.monotonic()
-        with agent:
+    """From the command to being ready, the choice of a backend included."""
+    api = Api(folder)
+    result = {}
+    for source, agent in (("from a folder", RunningAgent(cgroups, folder)), ("from the API", api.agent(cgroups))):
+        took = []
+        for _ in range(count):
+            began = time.monotonic()
+            agent.start()
             took.append((time.monotonic() - began) * 1000)
-            agent.stop(signal.SIGTERM)
-    return percentiles(took)
+            agent.stop()
+        result[source] = percentiles(took)
+    return result
 
 
 def main() -> None:

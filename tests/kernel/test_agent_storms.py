@@ -1,19 +1,16 @@
 """The agent in a storm: bursts of pods, SIGKILL at any instruction, clock jumps, an API that is away."""
 
-import asyncio
 import json
 import random
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fake_api import FakeApi
+from tests.kernel.api import Api
 from tests.kernel.running_agent import RunningAgent
 from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
 from tests.kernel.test_agent import handles, rules, run
@@ -110,49 +107,10 @@ def test_a_wall_clock_that_jumps_at_every_look(cgroup: Node, tmp_path: Path) -> 
     assert len(times | {line["time"][:10] for line in agent.log()}) > 1  # the clock did jump
 
 
-class Api:
-    """A fake API server in a thread of its own, with a kubeconfig that leads to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.api: FakeApi
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
-        self.call(self._make)
-        self.port = int(self.api.url.rpartition(":")[2])
-        self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "c",
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": {"server": self.api.url}}],
-                    "users": [{"name": "u", "user": {"token": "secret"}}],
-                }
-            )
-        )
-
-    async def _make(self) -> None:
-        self.api = FakeApi()
-        await self.api.start()
-
-    def call(self, coroutine: Callable[..., Any], *arguments: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine(*arguments), self.loop).result(20)
-
-    def put(self, pod: dict[str, Any]) -> None:
-        self.call(self.api.put, pod)
-
-
-def with_api(cgroup: Node, folder: Path, *options: str) -> tuple[Api, RunningAgent]:
-    api = Api(folder)
-    return api, RunningAgent(cgroup, folder, "--node-name", "node-1", "--kubeconfig", str(api.kubeconfig), *options)
-
-
 @in_node
 def test_pods_from_the_api_and_events_to_it(cgroup: Node, tmp_path: Path) -> None:
-    api, agent = with_api(cgroup, tmp_path, "--success-events")
+    api = Api(tmp_path)
+    agent = api.agent(cgroup, "--success-events")
     with agent:
         good, bad = pods(cgroup, 2)
         api.put(good.manifest())
@@ -166,43 +124,65 @@ def test_pods_from_the_api_and_events_to_it(cgroup: Node, tmp_path: Path) -> Non
         assert (told[good.uid]["reason"], told[good.uid]["type"]) == ("Captured", "Normal")
         assert (told[bad.uid]["reason"], told[bad.uid]["type"]) == ("InvalidAnnotation", "Warning")
         assert "initless.io/capture" in told[bad.uid]["message"]
-        api.call(api.api.delete, good.uid)
+        api.delete(good.uid)
         eventually(lambda: good.uid not in agent.snapshot())
         eventually(lambda: 'initless_events_total{result="sent"} 2.0' in agent.page("/metrics"))
-        assert api.api.tokens[-1] == "Bearer secret"
+        assert api.api.tokens[-1] == "Bearer first"
+        api.token.write_text("second\n")  # as the kubelet rotates it
+        api.call(api.api.drop)
+        eventually(lambda: api.api.tokens[-1] == "Bearer second")
 
 
 @in_node
 def test_the_api_server_away(cgroup: Node, tmp_path: Path) -> None:
     """What is captured stays repaired meanwhile; what came meanwhile is captured when it is back."""
-    api, agent = with_api(cgroup, tmp_path)
+    api = Api(tmp_path)
+    agent = api.agent(cgroup)
     with agent:
         first, second = pods(cgroup, 2)
         api.put(first.manifest())
         first.run()
         eventually(lambda: agent.state(first.uid) == "Captured")
         right = rules(first.netns)
-        api.call(api.api.stop)
+        api.stop()
         second.run()
         first.netns.run_inside(lambda: subprocess.run(["nft", "flush", "ruleset"], check=True))
         eventually(lambda: agent.state(first.uid) == "Repaired")
         assert rules(first.netns) == right
         time.sleep(2)
-        api.call(api.api.start, api.port)
+        api.start()
         api.put(second.manifest())
         eventually(lambda: agent.state(second.uid).startswith("Captured"), 40)
 
 
 @in_node
+def test_a_kubeconfig_leads_to_the_api(cgroup: Node, tmp_path: Path) -> None:
+    api = Api(tmp_path)
+    cluster = {"server": api.api.url, "certificate-authority": str(api.token.parent / "ca.crt")}
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+    with RunningAgent(cgroup, tmp_path, "--node-name", "n", "--kubeconfig", str(tmp_path / "kubeconfig")):
+        assert set(api.api.tokens) == {"Bearer secret"}
+
+
+@in_node
 def test_an_api_that_is_not_there_at_start(cgroup: Node, tmp_path: Path) -> None:
-    api, agent = with_api(cgroup, tmp_path)
-    api.call(api.api.stop)
+    api = Api(tmp_path)
+    agent = api.agent(cgroup)
+    api.stop()
     agent.start(wait=False)
     eventually(lambda: agent.said("watch ended"))
     with pytest.raises(OSError, match="503"):
         agent.page("/readyz")
     assert agent.page("/healthz") == "ok\n"
-    api.call(api.api.start, api.port)
+    api.start()
     eventually(agent.ready, 40)
     assert agent.stop() == 0
 
@@ -210,7 +190,8 @@ def test_an_api_that_is_not_there_at_start(cgroup: Node, tmp_path: Path) -> None
 @in_node
 def test_a_pod_whose_validation_failed_is_captured_before_the_next_try(cgroup: Node, tmp_path: Path) -> None:
     """An agent that comes late, to a pod whose istio-validation has already failed once."""
-    api, agent = with_api(cgroup, tmp_path)
+    api = Api(tmp_path)
+    agent = api.agent(cgroup)
     [sandbox] = pods(cgroup, 1)
     sandbox.run()
     failed = {"name": "istio-validation", "state": {"waiting": {}}, "restartCount": 1}
