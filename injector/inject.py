@@ -266,10 +266,16 @@ class _Injector:
             if place is None or place[1].index is not None:
                 continue
             fresh = self.draft.content(*place)
-            old = self.draft.content(where, former)
-            base = {key: value for key, value in old.items() if key in fresh or key not in _BY_TEMPLATE_ONLY}
-            place[1].content = merged(base, fresh)
+            place[1].content = merged(_without_stale(self.draft.content(where, former), fresh), fresh)
             place[1].index = former.index if place[0] == where else None
+
+
+def _without_stale(former: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """What may stay of a container that is injected anew."""
+    kept = {key: value for key, value in former.items() if key in fresh or key not in _BY_TEMPLATE_ONLY}
+    if isinstance(kept.get("lifecycle"), dict):
+        kept["lifecycle"] = {name: value for name, value in kept["lifecycle"].items() if name in fresh["lifecycle"]}
+    return kept
 
 
 def _env(content: Mapping[str, Any]) -> list[Variable]:

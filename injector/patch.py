@@ -75,7 +75,12 @@ def _value(result: list[Operation], path: tuple[str, ...], old: Any, new: Any, *
 
 
 def _same(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and bool(old == new)  # 1 == True in Python, not in JSON
+    """Equality as JSON has it: for Python 1 == True, at any depth."""
+    if type(old) is not type(new) or old != new:
+        return False
+    if isinstance(old, dict):
+        return all(_same(value, new[key]) for key, value in old.items())
+    return not isinstance(old, list) or all(map(_same, old, new))
 
 
 def _middle(result: list[Operation], path: tuple[str, ...], old: list[Any], new: list[Any]) -> None:

@@ -66,8 +66,9 @@ def one(text: str | bytes) -> Any:
 def several(text: str | bytes) -> Iterator[Any]:
     """The documents of a text, in order. Raises `Refused` before any is given."""
     try:
-        _bounded(text)
-        yield from list(yaml.load_all(text, _Loader))
+        aliases = _bounded(text)
+        documents = list(yaml.load_all(text, _Loader))
+        yield from [_unshared(document) for document in documents] if aliases else documents
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError) as error:
         if isinstance(error, Refused):
             raise
@@ -79,8 +80,16 @@ def written(document: Any) -> str:
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20))
 
 
-def _bounded(text: str | bytes) -> None:
-    """Refuses nesting and aliases beyond measure, before anything is built or recursed over."""
+def _unshared(value: Any) -> Any:
+    """A copy in which no object stands in two places: a change in one must not show in the other."""
+    if isinstance(value, dict):
+        return {key: _unshared(inner) for key, inner in value.items()}
+    return [_unshared(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _bounded(text: str | bytes) -> bool:
+    """Refuses nesting and aliases beyond measure, before anything is built or recursed over. True: has aliases."""
+    aliases = False
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0
@@ -88,6 +97,7 @@ def _bounded(text: str | bytes) -> None:
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_nodes):
                 raise Refused("YAML without aliases to what they are in")
+            aliases = True
             total += sizes.get(event.anchor or "", 0)
         elif isinstance(event, yaml.CollectionStartEvent):
             open_nodes.append((event.anchor, total))
@@ -104,3 +114,4 @@ def _bounded(text: str | bytes) -> None:
             raise Refused(f"YAML of at most {MAX_DEPTH} levels")
         if total > MAX_NODES:
             raise Refused(f"YAML of at most {MAX_NODES} values, aliases included")
+    return aliases

@@ -1,0 +1,226 @@
+"""What we do differently from stock, and only where we say so."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from cni_agent.invalid import Invalid
+from injector.settings import load_settings
+from tests.injector.conformance import ask, patched
+
+POD = {
+    "metadata": {"name": "web", "labels": {"app": "web"}},
+    "spec": {
+        "initContainers": [{"name": "migrate", "image": "m"}],
+        "containers": [{"name": "app", "image": "a"}],
+    },
+}
+
+
+def pod(**annotations: str) -> Any:
+    made: Any = copy.deepcopy(POD)
+    made["metadata"]["annotations"] = {
+        name.replace("__", "/").replace("_", "."): text for name, text in annotations.items()
+    }
+    return made
+
+
+def named(result: Any, where: str, name: str) -> Any:
+    return next(container for container in result["spec"][where] if container["name"] == name)
+
+
+def names(result: Any, where: str) -> list[str]:
+    return [container["name"] for container in result["spec"][where]]
+
+
+@pytest.mark.parametrize("native", ["true", "false"])
+def test_only_three_things_differ_from_stock(native: Any) -> None:
+    ours = patched(POD, load_settings(native_sidecars=native))
+    stock = patched(POD, load_settings(native_sidecars=native, compatibility="istio"))
+    proxy_list = "initContainers" if native == "true" else "containers"
+    validation = named(ours, "initContainers", "istio-validation")
+    validation["args"].remove("--probe-timeout=600s")
+    validation["resources"] = named(stock, "initContainers", "istio-validation")["resources"]
+    for container in (validation, named(ours, proxy_list, "istio-proxy")):
+        assert container["securityContext"].pop("seccompProfile") == {"type": "RuntimeDefault"}
+    assert ours == stock
+
+
+def test_the_hold_is_a_setting() -> None:
+    settings = load_settings({"initless": {"holdTimeout": "1m30s", "validation": {"resources": {"limits": None}}}})
+    validation = named(patched(POD, settings), "initContainers", "istio-validation")
+    assert "--probe-timeout=90s" in validation["args"]
+    assert validation["resources"] == {"requests": {"cpu": "10m", "memory": "40Mi"}}
+
+
+def test_the_operators_seccomp_profile_wins() -> None:
+    settings = load_settings({"global": {"proxy": {"seccompProfile": {"type": "Unconfined"}}}})
+    proxy = named(patched(POD, settings), "containers", "istio-proxy")
+    assert proxy["securityContext"]["seccompProfile"] == {"type": "Unconfined"}
+
+
+@pytest.mark.parametrize("native", ["true", "false"])
+def test_injected_containers_are_restricted(native: Any) -> None:
+    """What Pod Security's `restricted` asks of every container."""
+    result = patched(POD, load_settings(native_sidecars=native))
+    injected = [c for where in ("initContainers", "containers") for c in result["spec"][where] if "istio" in c["name"]]
+    assert len(injected) == 2
+    for container in injected:
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["runAsNonRoot"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
+
+
+def test_an_empty_list_of_included_ranges_is_written_out() -> None:
+    settings = load_settings({"global": {"proxy": {"includeIPRanges": ""}}})
+    assert patched(POD, settings)["metadata"]["annotations"]["traffic.sidecar.istio.io/includeOutboundIPRanges"] == ""
+    stock = load_settings({"global": {"proxy": {"includeIPRanges": ""}}}, compatibility="istio")
+    assert "traffic.sidecar.istio.io/includeOutboundIPRanges" not in patched(POD, stock)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("native", ["true", "false"])
+def test_mode_none_has_no_validation(native: Any) -> None:
+    result = patched(pod(sidecar_istio_io__interceptionMode="NONE"), load_settings(native_sidecars=native))
+    assert "istio-validation" not in names(result, "initContainers")
+    assert result["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] == "NONE"
+
+
+@pytest.mark.parametrize(
+    ("point", "native", "order"),
+    [
+        ("sandbox", "false", ["istio-validation", "migrate"]),
+        ("sandbox", "true", ["istio-validation", "istio-proxy", "migrate"]),
+        ("before-app", "false", ["migrate", "istio-validation"]),
+        ("before-app", "true", ["migrate", "istio-validation", "istio-proxy"]),
+    ],
+)
+def test_capture_point(point: str, native: Any, order: list[str]) -> None:
+    settings = load_settings(native_sidecars=native)
+    once = patched(pod(initless_io__capture=point), settings)
+    assert names(once, "initContainers") == order
+    assert patched(once, settings) == once
+
+
+def test_another_capture_point_is_refused() -> None:
+    response = ask(pod(initless_io__capture="later"), load_settings())
+    assert not response["allowed"]
+    assert "initless.io/capture" in response["status"]["message"]
+    assert "sandbox or before-app" in response["status"]["message"]
+
+
+def test_stock_injection_before_us_is_taken_over() -> None:
+    """A pod that istiod injected with istio-init: its init container goes, ours comes."""
+    settings = load_settings(native_sidecars="true")
+    given = copy.deepcopy(POD)
+    given["metadata"]["annotations"] = {
+        "sidecar.istio.io/status": '{"initContainers":["istio-init"],"containers":["istio-proxy"]}'
+    }
+    given["spec"]["initContainers"].append(
+        {"name": "istio-init", "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}}
+    )
+    given["spec"]["containers"].append(
+        {"name": "istio-proxy", "lifecycle": {"postStart": {"exec": {"command": ["x"]}}}}
+    )
+    result = patched(given, settings)
+    assert names(result, "initContainers") == ["istio-validation", "istio-proxy", "migrate"]
+    assert names(result, "containers") == ["app"]
+    assert "postStart" not in named(result, "initContainers", "istio-proxy")["lifecycle"]
+
+
+def test_a_copied_status_costs_no_container() -> None:
+    status = json.dumps({"containers": ["app"], "initContainers": ["migrate"]})
+    result = patched(pod(sidecar_istio_io__status=status), load_settings())
+    assert names(result, "containers") == ["app", "istio-proxy"]
+    assert named(result, "containers", "istio-proxy")["env"][10] == {
+        "name": "ISTIO_META_APP_CONTAINERS",
+        "value": "app",
+    }
+
+
+@pytest.mark.parametrize("compatibility", ["initless", "istio"])
+def test_text_is_not_parsed_again(compatibility: Any) -> None:
+    """Quotes and newlines in settings stay what they are; stock's text templates break on them."""
+    mesh = {"defaultConfig": {"proxyMetadata": {"A": 'x"\n  - name: injected', "B": ""}}}
+    result = patched(POD, load_settings(None, mesh, compatibility=compatibility))
+    env = named(result, "containers", "istio-proxy")["env"]
+    assert {"name": "A", "value": 'x"\n  - name: injected'} in env
+    assert {"name": "B"} in env
+
+
+OVERLAY = """
+metadata:
+  annotations: {added: "yes", gone: null}
+spec:
+  terminationGracePeriodSeconds: 60
+  nodeSelector: {disk: ssd}
+  containers:
+  - name: istio-proxy
+    env: [{name: EXTRA, value: "1"}]
+    volumeMounts: [{name: workload-socket, mountPath: /var/run/secrets/workload-spiffe-uds, readOnly: true}]
+  volumes:
+  - name: workload-socket
+    csi: {driver: csi.spiffe.io}
+"""
+
+
+def test_plain_overlays_merge_by_the_same_rules() -> None:
+    settings = load_settings(
+        {"sidecarInjectorWebhook": {"templates": {"spire": OVERLAY}, "defaultTemplates": ["sidecar", "spire"]}}
+    )
+    result = patched(pod(gone="1"), settings)
+    proxy = named(result, "containers", "istio-proxy")
+    assert proxy["env"][0] == {"name": "EXTRA", "value": "1"}
+    assert proxy["volumeMounts"][0]["readOnly"] is True
+    assert proxy["image"] == "registry.istio.io/testing/proxyv2:latest"
+    assert named({"spec": result["spec"]}, "volumes", "workload-socket")["csi"] == {"driver": "csi.spiffe.io"}
+    assert result["spec"]["terminationGracePeriodSeconds"] == 60
+    assert result["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert result["metadata"]["annotations"]["added"] == "yes"
+    assert "gone" not in result["metadata"]["annotations"]
+    assert patched(result, settings) == result
+
+
+def test_a_go_template_is_refused_where_it_is_asked_for() -> None:
+    values = {"sidecarInjectorWebhook": {"templates": {"custom": "spec: {{ .Spec }}"}}}
+    settings = load_settings(values)
+    assert "istio-proxy" in names(patched(POD, settings), "containers")
+    response = ask(pod(inject_istio_io__templates="sidecar,custom"), settings)
+    assert not response["allowed"]
+    assert "plain YAML overlay" in response["status"]["message"]
+    values["sidecarInjectorWebhook"]["defaultTemplates"] = ["custom"]  # type: ignore[assignment]
+    with pytest.raises(Invalid, match="plain YAML overlay"):
+        load_settings(values)
+
+
+def test_an_unknown_template_names_the_known_ones() -> None:
+    response = ask(pod(inject_istio_io__templates="nope"), load_settings())
+    assert "'nope' not found; have gateway, grpc-agent, grpc-simple, sidecar" in response["status"]["message"]
+
+
+def test_all_that_is_wrong_with_settings_is_said_at_once() -> None:
+    with pytest.raises(Invalid) as refused:
+        load_settings(
+            {"global": {"proxy": {"statusPort": "x", "privileged": 1, "resources": {"limits": {"cpu": "much"}}}}},
+            {"defaultConfig": {"drainDuration": "soon"}, "proxyListenPort": 70000},
+        )
+    assert {violation.field for violation in refused.value.violations} == {
+        "values.global.proxy.statusPort",
+        "values.global.proxy.privileged",
+        "values.global.proxy.resources",
+        "mesh.defaultConfig",
+        "mesh.proxyListenPort",
+    }
+
+
+def test_all_bad_annotations_are_said_at_once() -> None:
+    bad = pod(
+        sidecar_istio_io__proxyCPU="much",
+        traffic_sidecar_istio_io__excludeInterfaces="1",
+        proxy_istio_io__config="statusPort: 0",
+    )
+    message = ask(bad, load_settings())["status"]["message"]
+    assert all(name in message for name in ("proxyCPU", "excludeInterfaces", "statusPort must be"))

@@ -1,0 +1,64 @@
+"""What is allowed but probably not meant is said to whoever creates the pod."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from injector.settings import load_settings
+from tests.injector.conformance import ask
+
+POD: Any = {
+    "metadata": {"name": "web", "labels": {}, "annotations": {}},
+    "spec": {"containers": [{"name": "app", "image": "a", "ports": [{"name": "http", "containerPort": 80}]}]},
+}
+
+
+def changed(path: str, value: Any) -> Any:
+    pod = copy.deepcopy(POD)
+    *outer, last = path.split("|")
+    holder = pod
+    for name in outer:
+        holder = holder[int(name)] if isinstance(holder, list) else holder.setdefault(name, {})
+    holder[last] = value
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "word"),
+    [
+        ("metadata|labels|sidecar.istio.io/inject", "yes", "neither true nor false"),
+        ("spec|containers|0|securityContext", {"runAsUser": 1337}, "its traffic is not captured"),
+        ("spec|securityContext", {"runAsUser": 1337}, "its traffic is not captured"),
+        ("spec|containers|0|livenessProbe", {"httpGet": {"port": "nope"}}, "app.livenessProbe names a port"),
+        ("metadata|annotations|sidecar.istio.io/nativeSidecar", "ja", "taken for true"),
+        ("metadata|annotations|sidecar.istio.io/rewriteAppHTTPProbers", "ja", "ignored"),
+        ("metadata|annotations|sidecar.istio.io/status", "ja", "ignored"),
+    ],
+)
+def test_warned(path: str, value: Any, word: str) -> None:
+    response = ask(changed(path, value), load_settings())
+    assert response["allowed"]
+    assert [warning for warning in response["warnings"] if word in warning], response["warnings"]
+    assert all(len(warning) < 250 for warning in response["warnings"])
+
+
+def test_host_network_that_asks_for_injection_is_told() -> None:
+    pod = changed("metadata|labels|sidecar.istio.io/inject", "true")
+    pod["spec"]["hostNetwork"] = True
+    response = ask(pod, load_settings())
+    assert response["allowed"]
+    assert "patch" not in response
+    assert "node's network" in response["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata|labels|app", "web"),
+        ("spec|containers|0|livenessProbe", {"httpGet": {"port": "http"}}),
+        ("spec|containers|0|securityContext", {"runAsUser": 1000}),
+    ],
+)
+def test_nothing_is_said_about_ordinary_pods(path: str, value: Any) -> None:
+    assert "warnings" not in ask(changed(path, value), load_settings())
