@@ -36,17 +36,28 @@ class Mint(Generic[S]):
     def __init__(self, make: Callable[[Ruleset], S], capacity: int = CAPACITY) -> None:
         self._make = make
         self._capacity = capacity
-        self._turn = threading.Lock()  # one at a time: two pods that want the same ruleset want one minting
+        self._minting = threading.Lock()  # one at a time: two pods that want the same ruleset want one minting
+        self._looking = threading.Lock()  # whose ruleset is there does not wait for a minting
         self._kept: OrderedDict[Ruleset, S] = OrderedDict()
 
     def __call__(self, ruleset: Ruleset) -> S:
-        with self._turn:
-            made = self._kept.get(ruleset)
+        made = self._find(ruleset)
+        if made is not None:
+            return made
+        with self._minting:
+            made = self._find(ruleset)
             if made is None:
-                made = self._kept[ruleset] = self._make(ruleset)
-                if len(self._kept) > self._capacity:
-                    self._kept.popitem(last=False)
-            else:
+                made = self._make(ruleset)
+                with self._looking:
+                    self._kept[ruleset] = made
+                    if len(self._kept) > self._capacity:
+                        self._kept.popitem(last=False)
+            return made
+
+    def _find(self, ruleset: Ruleset) -> S | None:
+        with self._looking:
+            made = self._kept.get(ruleset)
+            if made is not None:
                 self._kept.move_to_end(ruleset)
             return made
 

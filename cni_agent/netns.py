@@ -223,7 +223,7 @@ def _enter(netns: Netns) -> None:
         number = ctypes.get_errno()
         raise NetnsRefused(
             "not-permitted" if number == errno.EPERM else "gone",
-            f"cannot enter {netns.name}: {os.strerror(number)}"
+            f"cannot enter {shown(netns.name)}: {os.strerror(number)}"
             + ("; needs CAP_SYS_ADMIN over it" if number == errno.EPERM else ""),
         )
 
@@ -238,7 +238,8 @@ def _proven(descriptor: int, name: str, hosts: Collection[Identity]) -> Identity
         raise _not_a_namespace(name)
     proven = Identity(found.st_dev, found.st_ino)
     if proven.inode == INITIAL_INODE or proven in hosts or proven in _own_and_first():
-        raise NetnsRefused("host-namespace", f"{name} is the network namespace of the node or of this program: refused")
+        message = f"{shown(name)} is the network namespace of the node or of this program: refused"
+        raise NetnsRefused("host-namespace", message)
     return proven
 
 
@@ -264,7 +265,7 @@ def _is_foreign(descriptor: int) -> bool:
 
 
 def _not_a_namespace(name: str) -> NetnsRefused:
-    return NetnsRefused("not-a-namespace", f"{name} is not a network namespace: refused")
+    return NetnsRefused("not-a-namespace", f"{shown(name)} is not a network namespace: refused")
 
 
 def _unopenable(name: str, error: OSError | ValueError) -> NetnsRefused:
