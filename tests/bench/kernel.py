@@ -8,6 +8,7 @@ takes them down in the background, at a cost that would hit whoever comes next.
 """
 
 import argparse
+import gc
 import json
 import os
 import resource
@@ -16,8 +17,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from cni_agent.backends import Backend, backend
 from cni_agent.backends.iptables_nft import IptablesNft
@@ -110,20 +112,36 @@ class Run:
         return statistics.median(self.times[name])
 
 
-def turns(run: Run, count: int) -> int:
-    """So many turns; the kilobytes that the process grew by after the first tenth."""
-    early = 0
-    for number in range(count):
+def turns(run: Run, count: int) -> None:
+    """So many turns; then all their namespaces go."""
+    for _ in range(count):
         run.turn()
-        if number == count // 10:
-            early = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early
     for pod in run.pods:
         pod.close()
-    return grown
 
 
-def results(run: Run, grown: int) -> dict[str, object]:
+def resident() -> int:
+    """Kilobytes of memory of this process alone."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
+
+
+def thousand() -> tuple[float, int]:
+    """A thousand namespaces, one after the other: how the last hundred compare with the first, and what they left."""
+    program = IptablesNft()
+    ruleset = program.ruleset(DEFAULT)
+    times: list[float] = []
+    for number in range(1000):
+        with Netns.scratch() as pod:
+            times.append(clocked(lambda pod=pod: program.apply(pod, ruleset)))  # type: ignore[misc]
+        if number == 100:
+            gc.collect()
+            before = resident()
+    gc.collect()
+    return statistics.median(times[-100:]) / statistics.median(times[1:101]), resident() - before
+
+
+def results(run: Run, drift: float, grown: int) -> dict[str, Any]:
     """What is printed."""
     rows = {
         name: {"p50": round(statistics.median(times), 3), "p99": round(sorted(times)[int(len(times) * 0.99)], 3)}
@@ -135,13 +153,22 @@ def results(run: Run, grown: int) -> dict[str, object]:
         "pair of saves / check (aim: 10 or more)": run.p50(SAVES) / run.p50(CHECK),
         "pair of legacy restores / apply, legacy": run.p50(LEGACY_PAIR) / run.p50(LEGACY),
         "nft -f / apply, nftables": run.p50(NFT) / run.p50(NATIVE),
+        "of 1000 namespaces, last 100 / first 100 (aim: 1)": drift,
     }
     return {
         "n": len(run.times[OURS]),
         "milliseconds": rows,
         "ratios": {name: round(ratio, 2) for name, ratio in ratios.items()},
-        "kilobytes grown since the first tenth": grown,
+        "kilobytes grown over 900 namespaces": grown,
     }
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """The results as lines."""
+    yield f"{'':52}{'p50 ms':>9}{'p99 ms':>9}   n = {found['n']}"
+    yield from (f"{name:52}{row['p50']:9.3f}{row['p99']:9.3f}" for name, row in found["milliseconds"].items())
+    yield from (f"{name:52}{ratio:9.2f}" for name, ratio in found["ratios"].items())
+    yield f"{'kilobytes grown over 900 namespaces':52}{found['kilobytes grown over 900 namespaces']:9}"
 
 
 def main() -> None:
@@ -156,20 +183,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # seven namespaces a turn are kept open
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
-        grown = in_own_thread(lambda: turns(run, options.n))
-    found = results(run, grown)
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"{'':52}{'p50 ms':>9}{'p99 ms':>9}   n = {found['n']}")
-    for name, times in run.times.items():
-        p99 = sorted(times)[int(len(times) * 0.99)]
-        print(f"{name:52}{statistics.median(times):9.3f}{p99:9.3f}")
-    ratios = found["ratios"]
-    assert isinstance(ratios, dict)
-    for name, ratio in ratios.items():
-        print(f"{name:52}{ratio:9.2f}")
-    print(f"{'process grown since the first tenth, kB':52}{found['kilobytes grown since the first tenth']:9}")
+        in_own_thread(lambda: turns(run, options.n))
+    found = results(run, *in_own_thread(thousand))
+    print(json.dumps(found, indent=2) if options.json else "\n".join(table(found)))
 
 
 if __name__ == "__main__":
