@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
 from cni_agent import names, values
-from cni_agent.addresses import has_ipv6
+from cni_agent.addresses import NoAddress, has_ipv6
 from cni_agent.capture import Capture, Mode
 from cni_agent.invalid import Invalid, Violation, shown
 from cni_agent.podview import PodView, Proxy
@@ -111,11 +111,22 @@ def _capture(pod: PodView, proxy: Proxy, ipv6: bool | None) -> Capture:
         capture_all_dns=dns,  # the node cannot see the pod's resolv.conf, so all of port 53
         drop_invalid=_true(proxy, names.INVALID_DROP),
         dual_stack=dual_stack,
-        ipv6=ipv6 if ipv6 is not None else bool(pod.addresses) and has_ipv6(pod.addresses, dual_stack=dual_stack),
+        ipv6=_reported_ipv6(pod, dual_stack, violations) if ipv6 is None else ipv6,
     )
     if violations:
         raise Invalid(violations)
     return capture
+
+
+def _reported_ipv6(pod: PodView, dual_stack: bool, violations: list[Violation]) -> bool:
+    """What the pod's status says; nothing, or nothing usable, means no."""
+    try:
+        return has_ipv6(pod.addresses, dual_stack=dual_stack)
+    except NoAddress:
+        return False
+    except ValueError:
+        violations.append(Violation("status.podIPs", ",".join(pod.addresses), "IP addresses"))
+        return False
 
 
 def _mode(text: str) -> Mode:

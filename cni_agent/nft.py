@@ -119,10 +119,8 @@ def _spelled(rule: Rule) -> bool:
 def _match_text(rule: Rule, match: Match) -> str:
     value = match.value
     if isinstance(value, tuple):
-        if match.kind == "state":
-            value = ",".join(map(str, value)).lower()
-        else:
-            value = "{ " + ", ".join(map(str, value)) + " }"
+        listed = ", ".join(map(str, value))
+        value = listed.replace(" ", "").lower() if match.kind == "state" else f"{{ {listed} }}"
     return f"{_word(rule, match)}{' !=' if match.inverted else ''} {value}"
 
 

@@ -112,3 +112,15 @@ def test_bad_annotations_are_refused(annotation: str) -> None:
 def test_bad_ids_of_the_proxy_are_refused(field: str, value: int) -> None:
     with pytest.raises(Invalid, match=field):
         decide(pod_view(pod(proxy={"securityContext": {field: value}})))
+
+
+@pytest.mark.parametrize("address", ["", "10.0.0", "10.0.0.1/24", "host", "١٠.0.0.1", "9" * 100_000])
+def test_what_is_no_address_in_a_pods_status_is_refused(address: str) -> None:
+    manifest = pod()
+    manifest["status"] = {"podIPs": [{"ip": "10.0.0.1"}, {"ip": address}]}
+    if address == "":
+        assert decide(pod_view(manifest))
+        return
+    with pytest.raises(Invalid, match=r"status\.podIPs") as caught:
+        decide(pod_view(manifest))
+    assert len(str(caught.value)) < 600
