@@ -9,19 +9,18 @@ from cni_agent.invalid import Invalid
 from cni_agent.values import Refused
 from injector import annotations as known
 from injector import openshift, probes, prometheus, urlpath, warnings
-from injector.draft import CONTAINER_LISTS, Draft, ListName, Names, Slot
+from injector.draft import Draft, ListName, Names, Slot
 from injector.effective import effective, hold
 from injector.environment import Variable, variable
 from injector.facts import ClusterFacts
 from injector.golang import compact_json
 from injector.identity import identity
-from injector.merge import merged
 from injector.native import cluster_native, rendered_native, stated_native
 from injector.ordering import order
 from injector.overrides import Overrides, align_ids, relocate
 from injector.patch import operations
 from injector.pod import Container, Metadata, Pod, Spec, container
-from injector.previous import previous, take_out
+from injector.previous import carry_over, previous, take_out
 from injector.probes import Operation
 from injector.rewrite import Rewrite, rewrite
 from injector.settings import Settings
@@ -29,8 +28,6 @@ from injector.templates import rendered
 from injector.workload import Workload
 
 _NETWORK_LABEL = "topology.istio.io/network"
-# What a proxy has by template or not at all: an earlier injection's must not outlive it
-_BY_TEMPLATE_ONLY = ("lifecycle", "startupProbe", "readinessProbe", "restartPolicy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,7 @@ class _Injector:
     def run(self) -> Injection:
         """The whole of it."""
         if self.settings.chart.openshift:
-            self._forget_assigned_ids()
+            openshift.forget_assigned_ids(self.draft)
         spec = self.pod.spec or Spec()
         cluster = cluster_native(self.settings, self.facts, spec.nodeName or "")
         workload = self._workload(rendered_native(cluster, self.annotations))
@@ -114,7 +111,7 @@ class _Injector:
         align_ids(self.draft, overrides.proxy(), tproxy=tproxy, stock=self.settings.stock)
         rewritten = self._finish_variables()
         self._mark()
-        self._carry_over()
+        carry_over(self.draft, self.taken)
         before_app = self.annotations.get(names.CAPTURE_POINT) == "before-app"
         order(self.draft, hold=hold(self.settings, self.annotations), before_app=before_app)
         patch = operations(self.pod, self.draft, rewritten.operations)
@@ -133,29 +130,6 @@ class _Injector:
         if network:
             variables[urlpath.NETWORK] = network
         return variables
-
-    def _forget_assigned_ids(self) -> None:
-        """OpenShift gives every container the same user; on istio-proxy that is no wish of anybody's."""
-        place = self.draft.find(names.PROXY_CONTAINER)
-        if place is None:
-            return
-        content = self.draft.content(*place)
-        context = content.get("securityContext")
-        if not isinstance(context, dict):
-            return
-        proxy_user = application_user = 0
-        for where in CONTAINER_LISTS:
-            for slot in self.draft.lists[where]:
-                ids = self.draft.seen(slot).securityContext
-                if ids is None or ids.runAsUser is None:
-                    continue
-                if slot.name == names.PROXY_CONTAINER:
-                    proxy_user = ids.runAsUser
-                elif slot.name not in (names.VALIDATION_CONTAINER, names.INIT_CONTAINER):
-                    application_user = ids.runAsUser
-        if proxy_user == application_user:
-            kept = {name: value for name, value in context.items() if name not in ("runAsUser", "runAsGroup")}
-            content["securityContext"] = kept
 
     def _workload(self, native: bool) -> Workload:
         uid = gid = names.PROXY_ID
@@ -255,27 +229,6 @@ class _Injector:
         }
         self.draft.annotations[names.STATUS] = compact_json(status)
         self.draft.annotations.update(self.settings.injected_annotations)
-
-    def _carry_over(self) -> None:
-        """Merges new containers onto those that an earlier injection left, with what others have added since.
-
-        The API server's defaults, its token mount, variables of other webhooks: they stay, so nothing changes.
-        """
-        for name, (where, former) in self.taken.items():
-            place = self.draft.find(name)
-            if place is None or place[1].index is not None:
-                continue
-            fresh = self.draft.content(*place)
-            place[1].content = merged(_without_stale(self.draft.content(where, former), fresh), fresh)
-            place[1].index = former.index if place[0] == where else None
-
-
-def _without_stale(former: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
-    """What may stay of a container that is injected anew."""
-    kept = {key: value for key, value in former.items() if key in fresh or key not in _BY_TEMPLATE_ONLY}
-    if isinstance(kept.get("lifecycle"), dict):
-        kept["lifecycle"] = {name: value for name, value in kept["lifecycle"].items() if name in fresh["lifecycle"]}
-    return kept
 
 
 def _env(content: Mapping[str, Any]) -> list[Variable]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cni_agent import names
+from injector.draft import CONTAINER_LISTS, Draft
 
 UID_RANGE: Final = "openshift.io/sa.scc.uid-range"
 GROUPS: Final = "openshift.io/sa.scc.supplemental-groups"
@@ -23,6 +24,27 @@ def proxy_ids(annotations: Mapping[str, str]) -> tuple[int, int]:
     blocks = [_last(block) for block in groups.split(",")]
     gid = blocks[0] if None not in blocks else None
     return _last(users) or names.PROXY_ID, gid or names.PROXY_ID
+
+
+def forget_assigned_ids(draft: Draft) -> None:
+    """OpenShift gives every container the same user; on istio-proxy that is no wish of anybody's."""
+    place = draft.find(names.PROXY_CONTAINER)
+    context = draft.content(*place).get("securityContext") if place else None
+    if place is None or not isinstance(context, dict):
+        return
+    proxy_user = application_user = 0  # unset counts as 0, and the last container as the application, as in Istio
+    for where in CONTAINER_LISTS:
+        for slot in draft.lists[where]:
+            ids = draft.seen(slot).securityContext
+            if ids is None or ids.runAsUser is None:
+                continue
+            if slot.name == names.PROXY_CONTAINER:
+                proxy_user = ids.runAsUser
+            elif slot.name not in (names.VALIDATION_CONTAINER, names.INIT_CONTAINER):
+                application_user = ids.runAsUser
+    if proxy_user == application_user:
+        kept = {name: value for name, value in context.items() if name not in ("runAsUser", "runAsGroup")}
+        draft.content(*place)["securityContext"] = kept
 
 
 def _last(block: str) -> int | None:

@@ -36,17 +36,17 @@ class Overlays:
         return None
 
 
-def read_overlays(own: Mapping[str, str], shipped: Mapping[str, str]) -> tuple[Overlays, dict[str, str]]:
+def read_overlays(own: Mapping[str, Any], shipped: Mapping[str, Any]) -> tuple[Overlays, dict[str, str]]:
     """From the chart's values (`own`) and from the whole ConfigMap (`shipped`, where the stock ones are too).
 
-    The second result is what is wrong, by name.
+    An overlay may be text, as the chart has templates, or YAML right there. The second result: what is wrong, by name.
     """
     plain: dict[str, Overlay] = {}
     go: set[str] = set()
     wrong: dict[str, str] = {}
     for name, text in {**shipped, **own}.items():
         stock = name not in own and name in (*BUILT_IN, *NOT_FOR_PODS)
-        if "{{" in text:
+        if isinstance(text, str) and "{{" in text:
             if not stock:
                 go.add(name)
             continue
@@ -57,8 +57,8 @@ def read_overlays(own: Mapping[str, str], shipped: Mapping[str, str]) -> tuple[O
     return Overlays(plain, frozenset(go)), wrong
 
 
-def _overlay(text: str) -> Overlay:
-    document = yamltext.one(text)
+def _overlay(written: Any) -> Overlay:
+    document = yamltext.one(written) if isinstance(written, str) else written
     if not isinstance(document, dict):
         raise Refused("a mapping with metadata and spec")
     for part in ("metadata", "spec"):

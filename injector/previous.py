@@ -12,8 +12,11 @@ from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
 from injector.annotations import OVERRIDES
 from injector.draft import CONTAINER_LISTS, Draft, ListName, Slot
+from injector.merge import merged
 from injector.pod import container
 
+# What a proxy has by template or not at all: an earlier injection's must not outlive it
+_BY_TEMPLATE_ONLY: Final = ("lifecycle", "startupProbe", "readinessProbe", "restartPolicy")
 OURS: Final = (names.PROXY_CONTAINER, names.VALIDATION_CONTAINER, names.INIT_CONTAINER)
 
 
@@ -94,3 +97,25 @@ def take_out(draft: Draft, before: Previous) -> dict[str, tuple[ListName, Slot]]
                 kept.append(slot)
         draft.lists[where] = kept
     return taken
+
+
+def carry_over(draft: Draft, taken: Mapping[str, tuple[ListName, Slot]]) -> None:
+    """Merges new containers onto those that an earlier injection left, with what others have added since.
+
+    The API server's defaults, its token mount, variables of other webhooks: they stay, so nothing changes.
+    """
+    for name, (where, former) in taken.items():
+        place = draft.find(name)
+        if place is None or place[1].index is not None:
+            continue
+        fresh = draft.content(*place)
+        place[1].content = merged(_without_stale(draft.content(where, former), fresh), fresh)
+        place[1].index = former.index if place[0] == where else None
+
+
+def _without_stale(former: Mapping[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """What may stay of a container that is injected anew."""
+    kept = {key: value for key, value in former.items() if key in fresh or key not in _BY_TEMPLATE_ONLY}
+    if isinstance(kept.get("lifecycle"), dict):
+        kept["lifecycle"] = {name: value for name, value in kept["lifecycle"].items() if name in fresh["lifecycle"]}
+    return kept

@@ -113,7 +113,7 @@ def _settings(
     compatibility: Compatibility,
 ) -> Settings:
     notes: list[str] = []
-    overlays, wrong = read_overlays(read.texts("sidecarInjectorWebhook.templates"), policy.texts("templates"))
+    overlays, wrong = read_overlays(read.mapping("sidecarInjectorWebhook.templates"), policy.mapping("templates"))
     for name, allowed in wrong.items():
         policy.refuse(f"templates.{name}", "", allowed)
     aliases = {name: _words(policy, f"aliases.{name}", value) for name, value in policy.mapping("aliases").items()}

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from cni_agent.invalid import Invalid
 from injector.settings import load_settings
@@ -167,9 +168,10 @@ spec:
 """
 
 
-def test_plain_overlays_merge_by_the_same_rules() -> None:
+@pytest.mark.parametrize("overlay", [OVERLAY, yaml.safe_load(OVERLAY)], ids=["text", "mapping"])
+def test_plain_overlays_merge_by_the_same_rules(overlay: Any) -> None:
     settings = load_settings(
-        {"sidecarInjectorWebhook": {"templates": {"spire": OVERLAY}, "defaultTemplates": ["sidecar", "spire"]}}
+        {"sidecarInjectorWebhook": {"templates": {"spire": overlay}, "defaultTemplates": ["sidecar", "spire"]}}
     )
     result = patched(pod(gone="1"), settings)
     proxy = named(result, "containers", "istio-proxy")
