@@ -157,6 +157,7 @@ class Reconciler:
             netns.close()
             return
         self._release(record)
+        self._whereabouts.sandboxes.neglect(record.uid)
         record.netns, record.proven = netns, time.monotonic()
         self._owners.claim(netns.identity, record.uid)
 
@@ -248,6 +249,7 @@ class Reconciler:
     def _failed(self, record: NodePod, failure: Failure) -> None:
         record.failures += 1
         if patience.is_starting(failure) and not patience.is_over(record.failures):
+            self._whereabouts.sandboxes.attend(record.uid)
             verdict = Verdict(Outcome.WAITING_FOR_SANDBOX, _STARTING, str(failure))
         elif isinstance(failure, Refused | NetnsRefused):
             self._release(record)

@@ -86,7 +86,17 @@ class World:
     def check(self, netns: Any, ruleset: Any) -> tuple[str, ...]:
         return () if self.held.get(netns.identity.inode) == ruleset else ("missing  rules",)
 
-    # whereabouts
+    # whereabouts, and the sandboxes behind them
+    @property
+    def sandboxes(self) -> "World":
+        return self
+
+    def attend(self, uid: str) -> None:
+        pass
+
+    def neglect(self, uid: str) -> None:
+        pass
+
     def present(self, uid: str) -> bool:
         return uid in self.inodes
 

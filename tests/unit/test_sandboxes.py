@@ -181,6 +181,26 @@ def test_watches_do_not_pile_up(tmp_path: Path, watch: type[Watched]) -> None:
     assert watched.names() == {}
 
 
+def test_processes_are_told_of_while_they_are_waited_for(tmp_path: Path, watch: type[Watched]) -> None:
+    container = tmp_path / "kubepods" / f"pod{UID}" / "a"
+    container.mkdir(parents=True)
+    (container / "cgroup.procs").touch()
+    watched = watch(tmp_path)
+    (container / "cgroup.procs").write_text("1")
+    assert watched.read() == []
+    for _ in range(3):
+        watched.sandboxes.attend(UID)
+        (container / "cgroup.procs").write_text("2")
+        assert watched.read() == [UID]
+        watched.sandboxes.neglect(UID)
+        (container / "cgroup.procs").write_text("3")
+        assert watched.read() == []
+    watched.sandboxes.attend(UID)
+    shutil.rmtree(container.parent)
+    assert watched.read() == [UID]
+    assert watched.sandboxes._attended == {}
+
+
 MOUNTINFO = """\
 22 1 0:20 / /proc rw - proc proc rw
 30 25 0:26 / /sys/fs/cgroup/devices rw,relatime shared:9 - cgroup cgroup rw,devices
