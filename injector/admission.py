@@ -101,6 +101,8 @@ def _pod(
         return _failure(envelope, request.uid, "invalid", f"failed to run injection template: {invalid}")
     except RecursionError:
         return _failure(envelope, request.uid, "invalid", "the pod is nested too deeply")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a field that the typed reading skipped
+        return _failure(envelope, request.uid, "undecodable", str(error))
     patch = base64.b64encode(_ENCODER.encode(injection.patch)).decode()
     response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
     return _answer(envelope, "success", decision.reason, response, request.uid, [*said, *injection.warnings])

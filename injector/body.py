@@ -54,14 +54,17 @@ class BodyReader:
     async def _gather(self, request: web.BaseRequest) -> bytes:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = bytearray()
-        while len(body) <= LARGE:
-            if not (chunk := await request.content.readany()):
-                return bytes(body)
-            body += chunk
+        parts: list[bytes] = []
+        size = 0
+        while size <= LARGE:
+            if not (part := await request.content.readany()):
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
         async with self._large:
-            while chunk := await request.content.readany():
-                body += chunk
-                if len(body) > MAX_BODY:
+            while part := await request.content.readany():
+                parts.append(part)
+                size += len(part)
+                if size > MAX_BODY:
                     raise Refused(*TOO_LARGE)
-            return bytes(body)
+            return b"".join(parts)

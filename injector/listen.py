@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
-MAX_CONNECTIONS: Final = 4096  # a worker's; the API server needs tens
+MAX_CONNECTIONS: Final = 2048  # a worker's; the API server needs tens
 MAX_HEADER: Final = 8190  # bytes of the request line and of each header
 # Longer than the 90 seconds after which the API server closes an idle connection, so that it is never we who close
 # one at the moment that it is being used again.
 KEEP_ALIVE: Final = 180.0
 # asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: 2000 idle clients
-# would take half a gigabyte. A TLS record has at most 16 KiB.
-TLS_BUFFER: Final = 32 << 10
+# would take half a gigabyte. A TLS record has at most 16 KiB, so this still takes four of them at once.
+TLS_BUFFER: Final = 64 << 10
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
