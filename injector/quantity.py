@@ -30,11 +30,14 @@ def canonical(text: str) -> str:
     form = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if not form or not (form[2] or form[3]):
         raise Refused(ALLOWED)
-    sign, whole, fraction, suffix = form[1], form[2], form[3] or "", form[4]
-    number = Decimal(f"{sign}{whole or 0}.{fraction or 0}")
+    sign, whole, fraction, suffix = form[1], form[2].lstrip("0") or "0", form[3] or "", form[4]
+    number = Decimal(f"{sign}{whole}.{fraction or 0}")
     exponent = _EXPONENT.fullmatch(suffix)
     if suffix in _BINARY:
-        return _binary(_bounded(_EXACT.multiply(number, Decimal(1024 ** _BINARY[suffix]))))
+        if not fraction and _is_canonical_binary(whole, _BINARY[suffix]):
+            return text
+        amount = _rounded(_EXACT.multiply(number, Decimal(1024 ** _BINARY[suffix])))
+        return _binary(max(-_LARGEST, min(_LARGEST, amount)))
     if suffix in _DECIMAL:
         power = _DECIMAL[suffix]
     elif exponent:
@@ -43,13 +46,25 @@ def canonical(text: str) -> str:
         raise Refused(ALLOWED)
     if abs(power) > _LONGEST:
         raise Refused(ALLOWED)
-    return _decimal(_bounded(number.scaleb(power, _EXACT)), exponential=exponent is not None)
+    if _is_canonical_decimal(whole + fraction, power - len(fraction)):
+        return text
+    return _decimal(_rounded(number.scaleb(power, _EXACT)), exponential=exponent is not None)
 
 
-def _bounded(number: Decimal) -> Decimal:
-    """Kubernetes keeps nothing finer than nano (rounding away from zero) and nothing above 2**63 - 1."""
-    rounded = number.quantize(_NANO, rounding=ROUND_UP, context=_EXACT)
-    return max(-_LARGEST, min(_LARGEST, rounded))
+# ParseQuantity keeps a text that looks canonical to it, and that is not always what it would print itself: `007G`
+
+
+def _is_canonical_decimal(digits: str, scale: int) -> bool:
+    return len(digits) <= 18 and scale >= -9 and scale % 3 == 0 and digits[-3:] != "000" and digits[0] != "0"
+
+
+def _is_canonical_binary(digits: str, power: int) -> bool:
+    return len(digits) + 3 * power < 15 and int(digits) % 8 != 0
+
+
+def _rounded(number: Decimal) -> Decimal:
+    """Kubernetes keeps nothing finer than nano, rounding away from zero."""
+    return number.quantize(_NANO, rounding=ROUND_UP, context=_EXACT)
 
 
 def _decimal(number: Decimal, *, exponential: bool) -> str:
@@ -60,7 +75,7 @@ def _decimal(number: Decimal, *, exponential: bool) -> str:
     mantissa = int("".join(map(str, digits)))
     shift = exponent % 3  # only powers of a thousand have names
     power = exponent - shift
-    if power > 18:
+    if power > 18 and not exponential:
         power, shift = 18, exponent - 18
     text = f"{'-' if sign else ''}{mantissa * 10**shift}"
     if exponential:
