@@ -124,7 +124,7 @@ def test_dual_stack(kube: Cluster, mesh: Mesh, outside: Object) -> None:
     assert kube.ask(outside, f"http://[{sixth}]:8080/")["peer"] == "::6"
     before = kube.connections(one)
     for host in (addresses[0], f"[{addresses[1]}]"):
-        assert "peer" in X
+        assert "peer" in kube.ask(one, f"http://{host}:8080/")
     assert kube.connections(one)["outbound"] == before["outbound"] + 2
 
 
