@@ -51,6 +51,7 @@ def run(wanted: list[Step], home: Path, *, timeout: float, path: str = "") -> No
     script = "".join(f"{{ {step.command}\n}} 2>&1\nprintf '{_MARK}%s{_MARK}' $?\n" for step in wanted)
     folders = [path, str(ROOT / ".venv/bin"), os.environ["PATH"]]
     environment = {**os.environ, "HOME": str(home), "PATH": ":".join(filter(None, folders))}
+    environment.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # not to build the image anew
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=ROOT,

@@ -1,6 +1,7 @@
 """Every word that the programs take or print, collected from their code: what the documentation has to explain."""
 
 import ast
+import functools
 import importlib
 import json
 import re
@@ -35,19 +36,17 @@ _NAME_OF_METADATA = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z-]+")
 _FAILURES = ("Failure", "NetnsRefused", "KernelRefused", "NotAsWritten", "CommandError")
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for package in ("cni_agent", "injector"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
+    folders = (ROOT / "cni_agent", ROOT / "injector")
+    return [(path, ast.parse(path.read_text())) for folder in folders for path in sorted(folder.rglob("*.py"))]
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
+@functools.cache
+def calls() -> list[tuple[str, ast.Call]]:
     """Every call in the code, by the last part of what is called."""
-    for _, tree in sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                yield called, node
+    found = [node for _, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(str(getattr(node.func, "attr", None) or getattr(node.func, "id", "")), node) for node in found]
 
 
 def texts(node: ast.AST) -> set[str]:
@@ -126,6 +125,7 @@ def annotations() -> set[str]:
     return {text for text in found if not text.startswith(("admission.k8s.io/", "registry.istio.io/"))}
 
 
+@functools.cache
 def literals() -> dict[str, set[str]]:
     """The closed sets of words, by module and name."""
     found = {}
