@@ -103,7 +103,7 @@ def drop_others(channel: Channel, ruleset: Ruleset | None) -> bool:
         if rule.payload in seen:  # which of the two the kernel deletes does not matter
             dropped |= channel.tell(rule.delete, 0, rule.payload.removesuffix(_OURS_ATTRIBUTE)) == 0
         elif found.ours:
-            dropped |= _delete(channel, rule, route, kept=kept)
+            dropped |= _delete(channel, route, rule, kept=kept)
         if rule.payload in kept:
             seen.add(rule.payload)
     return dropped
@@ -137,8 +137,8 @@ def _steps(ruleset: Ruleset) -> Iterator[Step]:
         yield _passthrough()
     if ruleset.tproxy:
         for family in ruleset.families:
-            rule, route = _tproxy(family, ruleset.tproxy.mark, ruleset.tproxy.table)
-            yield from (route, rule)
+            # the rule first, and away last: it is by the rule that a route is found again, wherever we were killed
+            yield from _tproxy(family, ruleset.tproxy.mark, ruleset.tproxy.table)
 
 
 @functools.cache

@@ -64,7 +64,10 @@ def _iptables_table(table: nf.TableKey, current: nf.Objects, holding: Held, stam
     for key in chains:
         if not is_ours(place(key)):
             yield from (nf_changes.delete_rule(key, current.rules[key][index].handle) for index in own[key])
-    yield from (nf_changes.delete_chain(key) for key in chains if is_ours(place(key)) and key not in wanted)
+    for key in chains:
+        emptied = bool(own[key]) and _nothing_foreign([key], own, current)
+        if key not in wanted and (is_ours(place(key)) or emptied):
+            yield nf_changes.delete_chain(key)
 
 
 def _wanted_chains(
