@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("cni_agent.commands.check", "check", "Compare the rules in a namespace with what they should be."),
     "remove": ("cni_agent.commands.remove", "remove", "Take everything of ours out of a namespace."),
     "explain": ("cni_agent.commands.explain", "command", "Say which rule a connection hits, and where it ends."),
+    "validate": ("cni_agent.commands.validate", "validate", "Hold a pod back until its traffic is captured."),
     "doctor": ("cni_agent.commands.doctor", "doctor", "Say whether this node can do it, and if not, why."),
 }
 
