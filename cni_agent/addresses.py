@@ -3,6 +3,8 @@
 import ipaddress
 from collections.abc import Iterable
 
+_LINK_LOCAL_MULTICAST = (ipaddress.ip_network("224.0.0.0/24"), ipaddress.ip_network("ff02::/16"))
+
 
 class NoAddress(ValueError):
     """The pod has no address beside loopback and link-local ones, so nothing can be decided."""
@@ -21,10 +23,7 @@ def has_ipv6(addresses: Iterable[str], *, dual_stack: bool) -> bool:
         address = ipaddress.ip_address(text.partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
-        link_local_multicast = address in ipaddress.ip_network("224.0.0.0/24") or (
-            address in ipaddress.ip_network("ff02::/16")
-        )
-        if not (address.is_loopback or address.is_link_local or link_local_multicast):
+        if not (address.is_loopback or address.is_link_local or any(address in each for each in _LINK_LOCAL_MULTICAST)):
             usable.append(address)
     if not usable:
         raise NoAddress("no address beside loopback and link-local ones")

@@ -16,7 +16,8 @@ from cni_agent.netns import Identity
 
 GONE: Final = (FileNotFoundError, ProcessLookupError)  # no such entry; ended after it was opened
 _DIRECTORY: Final = os.O_DIRECTORY | os.O_PATH | os.O_CLOEXEC
-_MOST_PIDS: Final = 4096  # of one container; a namespace shows in the first few
+_MOST_PIDS: Final = 4096  # of one pod; a namespace shows in the first few
+_MOST_BYTES: Final = 65536
 _UNSETTLED_SECONDS: Final = 3.0  # runtimes move a process to its cgroup within milliseconds of making it
 
 
@@ -134,10 +135,15 @@ def shares_pid_namespace(proc: str) -> bool:
 def _pids_below(directory: str) -> Iterator[int]:
     """The processes of a container; when there are none directly, those of cgroups that it made below its own."""
     try:
-        text = Path(directory, "cgroup.procs").read_bytes()
-    except (FileNotFoundError, OSError):
-        return  # removed meanwhile; ENODEV while it is being removed
-    found = [int(word) for word in text.split()]
+        descriptor = os.open(f"{directory}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # removed meanwhile
+    try:
+        found = [int(word) for word in os.read(descriptor, _MOST_BYTES).split()]
+    except OSError:
+        return  # ENODEV while it is being removed
+    finally:
+        os.close(descriptor)
     yield from (pid for pid in found if pid > 0)  # 0: a process of another pid namespace
     if not found:
         try:

@@ -1,7 +1,8 @@
 """The work on one pod's namespace, as a thread does it: from settings to rules that were read back."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from cni_agent.addresses import NoAddress, has_ipv6
@@ -12,6 +13,7 @@ from cni_agent.netns import Netns
 from cni_agent.outcome import Outcome, Verdict
 from cni_agent.podview import PodView
 from cni_agent.proof import Prover, Refusal, Refused
+from cni_agent.rules import Ruleset
 
 Result = Literal["applied", "replaced", "unchanged", "drifted"]
 _SHOWN: Final = 3  # differences that a sentence repeats
@@ -27,6 +29,7 @@ class Programmed:
     notices: Notices | None
     differences: str = ""
     disturbed: bool = False
+    moment: float = field(default_factory=time.monotonic)  # when it was read back
 
     def verdict(self, pod: PodView, *, first: bool, fresh: bool) -> Verdict:
         """What this means for a pod. `first`: nothing was known of its namespace; `fresh`: we saw its sandbox start."""
@@ -49,6 +52,7 @@ def program(
     netns: Netns,
     capture: Capture,
     *,
+    rulesets: Callable[[Capture], Ruleset],
     known: Capture | None,
     notices: Notices | None,
     reported: tuple[str, ...],
@@ -60,7 +64,7 @@ def program(
     prover.check_address(netns, reported, held)
     if known is None:
         capture = replace(capture, ipv6=_has_ipv6(held, capture, netns))
-    ruleset = backend.ruleset(capture)
+    ruleset = rulesets(capture)
     opened = None
     if notices is None and drift != "off" and backend.name != "iptables-legacy":
         opened = notices = Notices(netns)

@@ -111,7 +111,8 @@ class Prover:
 
     def _of_process(self, uid: str, process: Process, known: Collection[Identity]) -> Netns | None:
         """The namespace of a process of this pod; None when it is one of those known already."""
-        before = _pod_of(process)
+        text = process.cgroup()
+        before = _pod_in(text, process)
         if before != uid:
             raise Refused(Refusal.OTHER_CGROUP, f"process {process.pid} is in the cgroup of pod {before or '(none)'}")
         seen = process.network()
@@ -125,7 +126,8 @@ class Prover:
         except NetnsRefused:
             raise _host(process) from None
         try:
-            if _pod_of(process) != uid:
+            again = process.cgroup()
+            if again != text and _pod_in(again, process) != uid:
                 raise Refused(Refusal.PROCESS_CHANGED, f"process {process.pid} left the pod's cgroup meanwhile")
         except BaseException:
             netns.close()
@@ -147,9 +149,9 @@ class Prover:
         raise Refused(Refusal.TWO_NAMESPACES, f"its processes are in {len(candidates)} network namespaces: {named}")
 
 
-def _pod_of(process: Process) -> str:
+def _pod_in(text: str, process: Process) -> str:
     try:
-        return cgroup.membership(process.cgroup()).pod_uid
+        return cgroup.membership(text).pod_uid
     except cgroup.CgroupError as error:
         raise Refused(Refusal.OTHER_CGROUP, f"process {process.pid}: {error}") from None
 

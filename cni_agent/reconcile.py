@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from cni_agent import names, patience
@@ -31,6 +31,7 @@ from cni_agent.whereabouts import Whereabouts
 
 _BETWEEN_COMPARISONS: Final = 0.2  # of one pod, when somebody changes its rules again and again
 _STARTING: Final = "starting"
+_RULESETS: Final = 128
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Reconciler:
     ) -> None:
         self.pods: dict[str, NodePod] = {}
         self._backend = backend
+        self._rulesets = lru_cache(_RULESETS)(backend.ruleset)  # a node's pods share a handful
         self._drift = drift
         self._whereabouts = whereabouts
         self._prover = prover
@@ -181,6 +183,7 @@ class Reconciler:
             self._backend,
             record.netns,
             goal,
+            rulesets=self._rulesets,
             known=record.applied,
             notices=record.notices,
             reported=pod.addresses,
@@ -214,18 +217,17 @@ class Reconciler:
         if pod is None:  # deleted meanwhile; one more turn lets go of it
             record.again = True
             return
-        now = time.monotonic()
         self._preparing.ipv6 = done.capture.ipv6
         record.applied, record.own_addresses = done.capture, done.own_addresses
-        record.failures, record.compared = 0, now
+        record.failures, record.compared = 0, done.moment
         if first and record.seen is not None:
-            record.milliseconds = (now - record.seen) * 1000
+            record.milliseconds = (done.moment - record.seen) * 1000
         if done.result == "unchanged" and not first and record.verdict.outcome in IN_PLACE:
             return
         verdict = done.verdict(pod, first=first, fresh=record.seen is not None)
         if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
             record.drifts += 1
-        self._settle(record, verdict)
+        self._settle(record, verdict, done.moment)
         if first and names.VALIDATION_CONTAINER not in pod.init_containers:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
             self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
@@ -263,13 +265,15 @@ class Reconciler:
         record.timer = None
         self.wake(record.uid)
 
-    def _settle(self, record: NodePod, verdict: Verdict) -> None:
+    def _settle(self, record: NodePod, verdict: Verdict, moment: float | None = None) -> None:
         """Remembers a verdict, and tells of it when it says something new."""
         previous = record.verdict
         changed = (verdict.outcome, verdict.reason) != (previous.outcome, previous.reason)
         record.verdict = verdict
         if changed:
-            record.since, record.settled = time.time(), time.monotonic()
+            now = time.monotonic()
+            record.settled = now if moment is None else moment
+            record.since = time.time() - (now - record.settled)
         if verdict.reason == _STARTING:
             return  # every pod is that for a few milliseconds
         if changed or verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED, Outcome.UPDATED):
