@@ -50,11 +50,11 @@ class Agent:
         self._watching = False
         self._metrics = Metrics(backend.name, lambda: self._reconciler.pods.values())
         self._teller = Teller(self._metrics)
-        finder, how = processes.finder(settings.host_proc)
+        self._finder, how = processes.finder(settings.host_proc)
         logger.info("finding processes", extra={"how": how})
         roots = hierarchies(settings.cgroup_root, Path("/proc/self/mountinfo").read_text())
         self._sandboxes = Sandboxes(roots, self._sandbox_changed)
-        self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, finder)
+        self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, self._finder)
         protected = {host_identity(settings.host_proc), identity("/proc/self/ns/net")}
         owners = Owners(settings.host_proc, protected, self._whereabouts, self._outside)
         self._preparing = Preparing(backend, self._executor)
@@ -196,6 +196,10 @@ class Agent:
             reasons.append("pods have not been listed yet")
         if not self._warmed:
             reasons.append("rules are being prepared")
+        if self._finder.blind:
+            reasons.append(
+                "processes of pods cannot be seen: give the agent hostPID: true, or the node's /proc by --host-proc"
+            )
         if not self._sandboxes.kubepods:
             reasons.append(f"no kubepods cgroup below {', '.join(self._sandboxes.hierarchies)}")
         return reasons

@@ -76,18 +76,25 @@ def by_pod(proc: str, among: Iterable[int]) -> Iterator[tuple[str, int]]:
 class Finder(Protocol):
     """Which processes may be in a pod; what they really are is for the proof to say."""
 
+    blind: bool  # there are processes that it cannot see
+
     def of_pod(self, uid: str, containers: Iterable[str]) -> list[int]:
         """Processes of a pod, from its uid and the cgroup directories of its containers."""
 
 
 class FromCgroups:
-    """Reads `cgroup.procs`. It speaks in pids of the reader's pid namespace, so it needs the host's."""
+    """Reads `cgroup.procs`. It speaks in pids of the reader's pid namespace, so it needs the host's: v2 shows 0 for
+    processes of another, v1 nothing."""
+
+    def __init__(self) -> None:
+        self.blind = os.getpid() == 1  # the first process of a container, not of a node
 
     def of_pod(self, uid: str, containers: Iterable[str]) -> list[int]:
         found: list[int] = []
         for directory in containers:
             found.extend(_pids_below(directory))
-        return found[:_MOST_PIDS]
+        self.blind |= 0 in found
+        return [pid for pid in found if pid > 0][:_MOST_PIDS]
 
 
 class FromHostProc:
@@ -97,6 +104,7 @@ class FromHostProc:
     """
 
     def __init__(self, proc: str) -> None:
+        self.blind = False
         self._proc = proc
         self._first_seen: dict[int, float] = {}
         self._of_pod: dict[int, str] = {}
@@ -144,7 +152,7 @@ def _pids_below(directory: str) -> Iterator[int]:
         return  # ENODEV while it is being removed
     finally:
         os.close(descriptor)
-    yield from (pid for pid in found if pid > 0)  # 0: a process of another pid namespace
+    yield from found
     if not found:
         try:
             with os.scandir(directory) as entries:

@@ -159,14 +159,31 @@ def node(version: str = "v1", kubelet_root: str = "") -> Iterator[Node]:
         made.remove()
 
 
+# where drivers put a pod's cgroup, and how runtimes name a container's below it
+DRIVERS = {
+    "cgroupfs": ("burstable/pod{uid}", "{id}"),
+    "cgroupfs, guaranteed": ("pod{uid}", "{id}"),
+    "systemd, containerd": (
+        "kubepods-besteffort.slice/kubepods-besteffort-pod{uid_}.slice",
+        "cri-containerd-{id}.scope",
+    ),
+    "systemd, CRI-O": ("kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice", "crio-{id}.scope"),
+    "systemd, Docker": ("kubepods-pod{uid_}.slice", "docker-{id}.scope"),
+}
+
+
 class Sandbox:
     """One pod. Everything happens when it is asked for, in the order of a runtime."""
 
-    def __init__(self, kubepods: Path, address: str = "10.9.0.1", uid: str | None = None, tier: str = "burstable"):
+    def __init__(
+        self, kubepods: Path, address: str = "10.9.0.1", uid: str | None = None, driver: str = "cgroupfs"
+    ) -> None:
         self.uid = uid or str(uuid.uuid4())
         self.address = address
-        self.directory = kubepods / tier / f"pod{self.uid}" if tier else kubepods / f"pod{self.uid}"
-        self.container = self.directory / uuid.uuid4().hex.ljust(64, "0")
+        pod, container = DRIVERS[driver]
+        names = {"uid": self.uid, "uid_": self.uid.replace("-", "_"), "id": uuid.uuid4().hex * 2}
+        self.directory = kubepods / pod.format(**names)
+        self.container = self.directory / container.format(**names)
         self.netns = Netns.scratch()
         self.netns.open_inside(lambda: _loopback_up(address))
         self.processes: list[int] = []

@@ -10,7 +10,7 @@ import pytest
 from cni_agent import status
 from cni_agent.netns import Netns
 from tests.kernel.running_agent import RunningAgent
-from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
+from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, node, write_manifest
 
 pytestmark = pytest.mark.kernel
 
@@ -287,6 +287,60 @@ def test_a_sandbox_that_is_made_anew_is_captured_anew(cgroup: Node, tmp_path: Pa
         eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
         eventually(lambda: agent.state(first.uid) == "Captured")
         assert chains(second) > 3
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@in_node
+def test_drivers_and_runtimes(cgroups: Node, tmp_path: Path, driver: str) -> None:
+    with RunningAgent(cgroups, tmp_path) as agent:
+        run(Sandbox(cgroups.kubepods, driver=driver), agent)
+
+
+@pytest.mark.parametrize("backend", ["iptables-nft", "iptables-legacy", "nftables"])
+@in_node
+def test_every_backend_captures_and_repairs(cgroup: Node, tmp_path: Path, backend: str) -> None:
+    """Legacy iptables announces no changes: the slow comparison has to find them, here a faster one."""
+    (tmp_path / "sitecustomize.py").write_text("from cni_agent import upkeep; upkeep.LEGACY_PERIOD = 1.0")
+    flush = "nft flush ruleset" if backend != "iptables-legacy" else "iptables-legacy -t nat -F"
+    with RunningAgent(cgroup, tmp_path, "--backend", backend, environment={"PYTHONPATH": str(tmp_path)}) as agent:
+        sandbox = Sandbox(cgroup.kubepods)
+        run(sandbox, agent)
+        in_namespace(sandbox, flush)
+        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
+        assert f'initless_backend_info{{backend="{backend}"}} 1.0' in agent.page("/metrics")
+
+
+@in_node
+def test_work_that_does_not_end_fails_the_health_check(cgroup: Node, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\n"
+        "from cni_agent import agent, programming\n"
+        "agent._STUCK_SECONDS = 0.5\n"
+        "programming.has_ipv6 = lambda *_, **__: time.sleep(3)\n"
+    )
+    with RunningAgent(cgroup, tmp_path, environment={"PYTHONPATH": str(tmp_path)}) as agent:
+        assert agent.page("/healthz") == "ok\n"
+        sandbox = Sandbox(cgroup.kubepods)
+        write_manifest(agent.pods, sandbox.manifest())
+        sandbox.run()
+        eventually(lambda: unhealthy(agent))
+        eventually(lambda: not unhealthy(agent))
+
+
+def unhealthy(agent: RunningAgent) -> bool:
+    try:
+        return agent.page("/healthz") != "ok\n"
+    except OSError as error:
+        return "503" in str(error)
+
+
+@in_node
+def test_a_pid_namespace_of_its_own_without_the_hosts_proc_is_told(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    agent.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    agent.start(wait=False)
+    eventually(lambda: Path(agent.socket).exists())
+    eventually(lambda: any("hostPID" in reason for reason in status.ask(agent.socket)["not_ready"]))
 
 
 @in_node
