@@ -56,10 +56,13 @@ def shown(netns: Netns, name: Name) -> str:
 
 
 def everything(netns: Netns) -> str:
-    """All that a namespace holds, whatever tool sees it, and its routing without the numbers that order rules."""
+    """All that a namespace holds, whatever tool sees it, and its routing without the numbers that order rules.
+
+    Routes that the kernel itself adds for an address are left out: it does so a moment later.
+    """
     routing = sh(netns, "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; ip addr show lo")
     rules = shown(netns, "nftables") + shown(netns, "iptables-legacy")
-    return rules + re.sub(r"(?m)^\d+:", "", routing)
+    return rules + re.sub(r"(?m)^\d+:|.*proto kernel.*\n| tentative", "", routing)
 
 
 def legacy_tables(netns: Netns) -> list[str]:
