@@ -16,8 +16,8 @@ Variable = dict[str, Any]
 
 
 def variable(name: str, value: str) -> Variable:
-    """A variable with a value; the API has no word for an empty one, so the key is left out."""
-    return {"name": name, "value": value} if value else {"name": name}
+    """A variable with a value. An empty one is a null here: the API prints none, and it removes an earlier one."""
+    return {"name": name, "value": value or None}
 
 
 def _field(name: str, path: str) -> Variable:

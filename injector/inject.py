@@ -15,6 +15,7 @@ from injector.environment import Variable, variable
 from injector.facts import ClusterFacts
 from injector.golang import compact_json
 from injector.identity import identity
+from injector.merge import without_nulls
 from injector.native import cluster_native, rendered_native, stated_native
 from injector.ordering import order
 from injector.overrides import Overrides, align_ids, relocate
@@ -99,10 +100,11 @@ class _Injector:
         spec = self.pod.spec or Spec()
         cluster = cluster_native(self.settings, self.facts, spec.nodeName or "")
         workload = self._workload(rendered_native(cluster, self.annotations))
-        overrides = Overrides(self.draft, self.before, stock=self.settings.stock)
+        overrides = Overrides(self.draft, self.before, self.taken, stock=self.settings.stock)
         native = stated_native(cluster, self.annotations) if self.settings.stock else workload.native
         for name in self._templates():
             self._merge(name, workload, overrides, native)
+        self._refuse_twins()
         overrides.reapply(self.template)
         tproxy = "TPROXY" in (
             workload.config.get("interceptionMode"),
@@ -185,6 +187,13 @@ class _Injector:
         relocate(self.draft, self.template, native=native, stock=self.settings.stock)
         self.draft.apply(overlay, keep_sources=not self.settings.stock)
 
+    def _refuse_twins(self) -> None:
+        """Two templates may disagree on what a container is; the API server would say so less clearly."""
+        twins = set(self.template.lists["containers"]) & set(self.template.lists["initContainers"])
+        if twins and not self.settings.stock:
+            chosen = ", ".join(self._templates())
+            raise Refused(f"templates {chosen} make {', '.join(sorted(twins))} an init container and not one")
+
     def _former(self, name: str) -> Any:
         """The value of a variable of the istio-proxy that an earlier injection put in."""
         taken = self.taken.get(names.PROXY_CONTAINER)
@@ -201,7 +210,7 @@ class _Injector:
         if self.variables:
             replaced = list(self.variables)  # compared, not hashed: a user's name may be anything
             kept = [item for item in env if item.get("name") not in replaced]
-            env = [*kept, *(variable(name, value) for name, value in sorted(self.variables.items()))]
+            env = [*kept, *(without_nulls(variable(name, value)) for name, value in sorted(self.variables.items()))]
         self.draft.annotations = dict(self.draft.annotations)
         said = prometheus.merge(self.draft.annotations, self.settings) or self._former(prometheus.VARIABLE)
         if isinstance(said, str):

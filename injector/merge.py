@@ -44,11 +44,15 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def without_nulls(item: Mapping[str, Any]) -> dict[str, Any]:
     """An overlay's item as it starts out: a null says nothing where nothing was. Deeper ones the API server drops."""
-    return {
-        key: {name: inner for name, inner in value.items() if inner is not None} if type(value) is dict else value
-        for key, value in item.items()
-        if value is not None and key != DIRECTIVE
-    }
+    return {key: _without_nulls(value) for key, value in item.items() if value is not None and key != DIRECTIVE}
+
+
+def _without_nulls(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: inner for name, inner in value.items() if inner is not None}
+    if type(value) is list:
+        return [_without_nulls(item) if type(item) is dict and None in item.values() else item for item in value]
+    return value
 
 
 def interleaved(base: Sequence[Hashable], overlay: Sequence[Hashable]) -> Iterator[tuple[bool, int]]:
@@ -83,7 +87,7 @@ def _value(key: str, old: Any, new: Any) -> Any:
         return merged(old, new) if isinstance(old, dict) else without_nulls(new)
     if isinstance(old, list) and old and isinstance(new, list) and key in KEYS:
         return _merged_list(old, new, KEYS[key])
-    return new
+    return _without_nulls(new)
 
 
 def _merged_list(base: list[Any], overlay: list[Any], key: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """Containers that users define under a template's name: their fields win over the template's."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from injector.annotations import OVERRIDES
 from injector.draft import CONTAINER_LISTS, Draft, ListName, Names, Slot
 from injector.golang import compact_json
 from injector.merge import merged
-from injector.previous import Previous
+from injector.previous import OURS, Previous
 from injector.typed import typed, with_canonical_resources
 
 AUTO: Final = "auto"  # `image` is a required field; this one means "the template's"
@@ -21,8 +21,9 @@ _PROXY: Final = names.PROXY_CONTAINER
 class Overrides:
     """The users' containers of one pod, taken before a template is merged over them."""
 
-    def __init__(self, draft: Draft, before: Previous, *, stock: bool) -> None:
+    def __init__(self, draft: Draft, before: Previous, taken: Collection[str], *, stock: bool) -> None:
         self._before = before
+        self._taken = taken  # what of an earlier injection is out of the draft
         self._stock = stock
         self._draft = draft
         self._original: dict[tuple[ListName, str], Found] = {}
@@ -75,7 +76,8 @@ class Overrides:
     def _choice(self, name: str) -> Found | None:
         """What was noted, where an injection has changed the container since; else the container itself."""
         stored = self._before.override_anywhere(name)
-        if any(name in injected for injected in self._before.injected.values()):
+        touched = name not in OURS and any(name in injected for injected in self._before.injected.values())
+        if touched or name in self._taken:
             return typed(stored) if stored else None
         return next((self._original[place, name] for place in CONTAINER_LISTS if (place, name) in self._original), None)
 

@@ -203,6 +203,12 @@ def test_an_unknown_template_names_the_known_ones() -> None:
     assert "'nope' not found; have gateway, grpc-agent, grpc-simple, sidecar" in response["status"]["message"]
 
 
+def test_templates_that_disagree_are_refused() -> None:
+    settings = load_settings(native_sidecars="true")
+    message = ask(pod(inject_istio_io__templates="sidecar,gateway"), settings)["status"]["message"]
+    assert "templates sidecar, gateway make istio-proxy an init container and not one" in message
+
+
 def test_all_that_is_wrong_with_settings_is_said_at_once() -> None:
     with pytest.raises(Invalid) as refused:
         load_settings(
