@@ -10,11 +10,9 @@ until the next apply, which compares them table by table, mends it.
 import errno
 import fcntl
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from cni_agent import xtables, xtables_socket
@@ -25,9 +23,7 @@ from cni_agent.holdings import (
     Held,
     HeldChain,
     HeldRule,
-    Place,
     Texts,
-    WantedChain,
     changed_tables,
     differences,
     holds_ours,
@@ -36,44 +32,13 @@ from cni_agent.holdings import (
     residents,
 )
 from cni_agent.inside import Inside
+from cni_agent.legacy_stamp import FAMILY_NAMES, LegacyStamp, TableKey, places
 from cni_agent.names import NFT_TABLES
 
 Outcome = Literal["applied", "replaced", "unchanged"]
-TableKey = tuple[Family, str]
 ORDER: Final[tuple[TableKey, ...]] = ((6, "raw"), (6, "mangle"), (6, "nat"), (4, "raw"), (4, "mangle"), (4, "nat"))
 ATTEMPTS: Final = 5
 LOCK_WAIT: Final = 1.0  # seconds
-FAMILY_NAMES: Final[dict[Family, str]] = {4: "ip", 6: "ip6"}
-
-
-class MintedTable(NamedTuple):
-    """One table as it should be, and how to see at a glance that it is."""
-
-    chains: xtables.Chains
-    block: xtables.Block
-    fixed: struct.Struct
-    expected: tuple[bytes, ...]
-
-    def matches(self, block: xtables.Block) -> bool:
-        """Whether a table holds this, and nothing else at all."""
-        return len(block.entries) == self.fixed.size and self.fixed.unpack(block.entries) == self.expected
-
-
-@dataclass(frozen=True, slots=True)
-class LegacyStamp:
-    """A minted ruleset for the legacy tables."""
-
-    tables: dict[TableKey, MintedTable]
-    texts: Texts
-    heads: dict[Place, int]
-
-    def wanted(self, key: TableKey) -> dict[Place, WantedChain]:
-        """For comparing chain by chain; nothing for a table that this ruleset does not use."""
-        table = self.tables.get(key)
-        return {
-            where: WantedChain(chain.policy, [rule.key for rule in chain.rules], self.texts.get(where, ()))
-            for where, chain in (_places(key, table.chains) if table else ())
-        }
 
 
 class Step(NamedTuple):
@@ -83,16 +48,6 @@ class Step(NamedTuple):
     old: xtables.Block
     new: xtables.Block
     counters: list[bytes]
-
-
-def minted_table(block: xtables.Block, family: Family) -> MintedTable:
-    """A table read from the kernel, as something to recognise."""
-    form, at = ["="], 0
-    for start, end in xtables.variable_spans(block, family):
-        form.append(f"{start - at}s{end - start}x")
-        at = end
-    fixed = struct.Struct("".join(form) + f"{len(block.entries) - at}s")
-    return MintedTable(xtables.parse(block, family), block, fixed, fixed.unpack(block.entries))
 
 
 def apply(inside: Inside, stamp: LegacyStamp) -> Outcome:
@@ -273,15 +228,10 @@ def _verify(sockets: Sockets, stamp: LegacyStamp) -> None:
         raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
 
 
-def _places(key: TableKey, chains: xtables.Chains) -> Iterator[tuple[Place, xtables.Chain]]:
-    for name, chain in chains.items():
-        yield Place(FAMILY_NAMES[key[0]], key[1], name), chain
-
-
 def _held(key: TableKey, chains: xtables.Chains) -> Held:
     return {
         where: HeldChain(chain.policy, [HeldRule(rule.key, rule.marked, rule.jump) for rule in chain.rules])
-        for where, chain in _places(key, chains)
+        for where, chain in places(key, chains)
     }
 
 

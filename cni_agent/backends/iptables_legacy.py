@@ -13,6 +13,7 @@ from cni_agent.differences import Difference
 from cni_agent.failure import Failure, KernelRefused
 from cni_agent.holdings import Place, Texts
 from cni_agent.inside import Inside
+from cni_agent.legacy_stamp import FAMILY_NAMES, LegacyStamp, MintedTable, TableKey, minted_table
 from cni_agent.mint import IPTABLES, Mint, heads, saved_texts
 from cni_agent.names import BUILT_IN_CHAINS
 from cni_agent.netns import Netns
@@ -77,7 +78,7 @@ def _nf_tables_leftovers(inside: Inside) -> tuple[Difference, ...]:
         raise
 
 
-def _mint(ruleset: Ruleset) -> legacy.LegacyStamp:
+def _mint(ruleset: Ruleset) -> LegacyStamp:
     with Netns.scratch() as scratch:
         for family in ruleset.families:
             command = [f"{IPTABLES[family]}-legacy-restore", "--noflush"]
@@ -87,14 +88,12 @@ def _mint(ruleset: Ruleset) -> legacy.LegacyStamp:
             marked = {key: _marked(block, key[0]) for key, block in _blocks(inside).items()}
     with Netns.scratch() as proof, Inside(proof) as inside:
         minted = {key: _proven(inside, key, block) for key, block in marked.items()}
-    places = {
-        Place(legacy.FAMILY_NAMES[family], table, chain): n for (family, table, chain), n in heads(ruleset).items()
-    }
-    return legacy.LegacyStamp(minted, texts, places)
+    places = {Place(FAMILY_NAMES[family], table, chain): n for (family, table, chain), n in heads(ruleset).items()}
+    return LegacyStamp(minted, texts, places)
 
 
-def _blocks(inside: Inside) -> dict[legacy.TableKey, xtables.Block]:
-    found: dict[legacy.TableKey, xtables.Block] = {}
+def _blocks(inside: Inside) -> dict[TableKey, xtables.Block]:
+    found: dict[TableKey, xtables.Block] = {}
     for family, tables in inside.legacy_tables.items():
         with inside.raw_socket(family) as opened:
             found |= {(family, table): xtables_socket.read(opened, family, table) for table in tables}
@@ -109,13 +108,13 @@ def _marked(block: xtables.Block, family: Family) -> xtables.Block:
     return xtables.compile_block(chains, family)
 
 
-def _proven(inside: Inside, key: legacy.TableKey, block: xtables.Block) -> legacy.MintedTable:
+def _proven(inside: Inside, key: TableKey, block: xtables.Block) -> MintedTable:
     """The table as the kernel gives it back once it was written; its entries without what varies are the same."""
     family, table = key
     with inside.raw_socket(family) as opened:
         old = xtables_socket.read(opened, family, table)
         xtables_socket.replace(opened, family, table, block, old.number)
-        return legacy.minted_table(xtables_socket.read(opened, family, table), family)
+        return minted_table(xtables_socket.read(opened, family, table), family)
 
 
 def _texts(netns: Netns, families: tuple[Family, ...]) -> Texts:
