@@ -96,6 +96,7 @@ def test_killed_at_random_moments(target: Target, name: Name, kills: int) -> Non
                     program.apply(victim, program.ruleset(new))
                     assert program.check(victim, program.ruleset(new)) == ()
                 assert everything(victim) == wanted
+    print(name, dict(seen))  # pytest -s
     assert seen["old"] and seen["new"], f"the kills did not fall around the write: {seen}"
 
 
