@@ -7,7 +7,7 @@ from typing import Any, Final
 from cni_agent.values import Refused
 from injector import yamltext
 
-BUILT_IN: Final = ("sidecar", "gateway", "grpc-agent", "grpc-simple")
+BUILT_IN: Final = ("sidecar", "gateway", "grpc-agent")
 # In every stock ConfigMap, but rendered by istiod's Gateway controller, never by the webhook
 NOT_FOR_PODS: Final = ("waypoint", "kube-gateway", "agentgateway", "agentgateway-waypoint")
 OUR_WAY: Final = (

@@ -116,65 +116,10 @@ def grpc_agent(workload: Workload) -> Overlay:
     }
 
 
-_GRPC_BOOTSTRAP: Final = """NODE_ID="sidecar~${INSTANCE_IP}~${POD_NAME}.${POD_NAMESPACE}~cluster.local"
-SERVER_URI="dns:///istiod.${ISTIO_NAMESPACE}.svc:15010"
-echo '
-{
-  "xds_servers": [
-    {
-      "server_uri": "'${SERVER_URI}'",
-      "channel_creds": [{"type": "insecure"}],
-      "server_features" : ["xds_v3"]
-    }
-  ],
-  "node": {
-    "id": "'${NODE_ID}'",
-    "metadata": {
-      "GENERATOR": "grpc"
-    }
-  }
-}' > /var/lib/grpc/data/bootstrap.json"""
-
-
-def grpc_simple(workload: Workload) -> Overlay:
-    """No proxy and no agent: a bootstrap file for the application."""
-    mounts = [{"mountPath": "/var/lib/grpc/data/", "name": "grpc-io-proxyless-bootstrap"}]
-    fields = {variable["name"]: variable for variable in environment.POD_FIELDS}
-    variables = [
-        {"name": "GRPC_XDS_BOOTSTRAP", "value": "/var/lib/grpc/data/bootstrap.json"},
-        {"name": "GRPC_GO_LOG_VERBOSITY_LEVEL", "value": "99"},
-        {"name": "GRPC_GO_LOG_SEVERITY_LEVEL", "value": "info"},
-    ]
-    applications = workload.application
-    if workload.settings.stock:  # which takes a sidecar beside it for an application
-        applications = [container.name for container in workload.containers]
-    return {
-        "metadata": {"annotations": {REWRITE_PROBES: "false"}},
-        "spec": {
-            "initContainers": [
-                {
-                    "name": "grpc-bootstrap-init",
-                    "image": "busybox:1.28",
-                    "resources": {},
-                    "volumeMounts": mounts,
-                    "env": [
-                        *(fields[name] for name in ("INSTANCE_IP", "POD_NAME", "POD_NAMESPACE")),
-                        {"name": "ISTIO_NAMESPACE", "value": workload.settings.chart.istio_namespace + "\n"},
-                    ],
-                    "command": ["sh", "-c", _GRPC_BOOTSTRAP],
-                }
-            ],
-            "containers": [{"name": name, "env": variables, "volumeMounts": mounts} for name in applications],
-            "volumes": [{"name": "grpc-io-proxyless-bootstrap", "emptyDir": {}}],
-        },
-    }
-
-
 BUILT_IN: Final[Mapping[str, Callable[[Workload], Overlay]]] = {
     "sidecar": sidecar,
     "gateway": gateway,
     "grpc-agent": grpc_agent,
-    "grpc-simple": grpc_simple,
 }
 
 

@@ -200,7 +200,7 @@ def test_a_go_template_is_refused_where_it_is_asked_for() -> None:
 
 def test_an_unknown_template_names_the_known_ones() -> None:
     response = ask(pod(inject_istio_io__templates="nope"), load_settings())
-    assert "'nope' not found; have gateway, grpc-agent, grpc-simple, sidecar" in response["status"]["message"]
+    assert "'nope' not found; have gateway, grpc-agent, sidecar" in response["status"]["message"]
 
 
 def test_templates_that_disagree_are_refused() -> None:
