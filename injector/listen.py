@@ -24,6 +24,9 @@ MAX_HEADER: Final = 8190  # bytes of the request line and of each header
 # Longer than the 90 seconds after which the API server closes an idle connection, so that it is never we who close
 # one at the moment that it is being used again.
 KEEP_ALIVE: Final = 180.0
+# Seconds for which the rest of a refused body is read and dropped: closing at once would reset the connection, and the
+# client would see that instead of our answer.
+LINGER: Final = 10.0
 # asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: 2000 idle clients
 # would take half a gigabyte. A TLS record has at most 16 KiB, so this still takes four of them at once.
 TLS_BUFFER: Final = 64 << 10
@@ -127,7 +130,7 @@ class Listener:
             max_field_size=MAX_HEADER,
             read_bufsize=1 << 16,
             auto_decompress=False,  # so that a small body cannot grow
-            lingering_time=2.0,
+            lingering_time=LINGER,
         )
 
     async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
