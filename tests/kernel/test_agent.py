@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cni_agent import status
-from cni_agent.netns import Netns
+from tests.kernel.rulesets import handles, rules
 from tests.kernel.running_agent import RunningAgent
 from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, node, write_manifest
 
@@ -25,15 +25,6 @@ def cgroups(request: pytest.FixtureRequest) -> Iterator[Node]:
 def cgroup() -> Iterator[Node]:
     with node("v1") as made:
         yield made
-
-
-def rules(netns: Netns | None = None) -> str:
-    """All rules of a namespace, as the tools show them; of the node's without one."""
-
-    def show() -> str:
-        return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
-
-    return netns.run_inside(show) if netns else show()
 
 
 def chains(sandbox: Sandbox) -> int:
@@ -130,20 +121,11 @@ def test_a_restarted_agent_adopts_what_is_right_and_touches_nothing(cgroup: Node
     sandbox = Sandbox(cgroup.kubepods)
     with agent:
         run(sandbox, agent)
-    before = handles(sandbox)
+    before = handles(sandbox.netns)
     assert "ISTIO_OUTPUT" in before
     with agent:
         eventually(lambda: agent.state(sandbox.uid) == "Adopted")
-    assert handles(sandbox) == before
-
-
-def handles(sandbox: Sandbox) -> str:
-    """Rules with the numbers that the kernel gave them: equal means that nothing was written anew."""
-
-    def show() -> str:
-        return subprocess.run(["nft", "-a", "list", "ruleset"], capture_output=True, text=True, check=True).stdout
-
-    return sandbox.netns.run_inside(show)
+    assert handles(sandbox.netns) == before
 
 
 @in_node

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.api import Api
+from tests.kernel.rulesets import handles, rules
 from tests.kernel.running_agent import RunningAgent
 from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
-from tests.kernel.test_agent import handles, rules, run
+from tests.kernel.test_agent import run
 
 pytestmark = pytest.mark.kernel
 
@@ -78,10 +79,10 @@ def test_sigkill_a_hundred_times(cgroup: Node, tmp_path: Path) -> None:
     assert {rules(sandbox.netns) for sandbox in made} == {reference}
     assert rules() == ""
     # a last agent finds nothing to do: byte for byte, handles included
-    before = [handles(sandbox) for sandbox in made]
+    before = [handles(sandbox.netns) for sandbox in made]
     with agent:
         eventually(lambda: {agent.state(sandbox.uid) for sandbox in made} == {"Adopted"}, 60)
-    assert [handles(sandbox) for sandbox in made] == before
+    assert [handles(sandbox.netns) for sandbox in made] == before
 
 
 MAD_CLOCK = """

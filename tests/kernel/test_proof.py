@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from cni_agent import netns as netns_module
+from cni_agent.backends import backend
+from cni_agent.capture import Capture
 from cni_agent.netns import Identity, Netns
 from cni_agent.processes import FromCgroups, FromHostProc, Process
 from cni_agent.proof import Prover, Refusal, Refused
+from tests.kernel.rulesets import rules
 from tests.kernel.sandbox import LIBC, Node, Sandbox, eventually, in_node, node
 
 pytestmark = pytest.mark.kernel
@@ -179,9 +182,9 @@ class Chaos:
 
     def step(self) -> None:
         choice = self.random.random()
-        if choice < 0.15 or not self.alive:
+        if choice < 0.08 or not self.alive:
             self.born()
-        elif choice < 0.88:
+        elif choice < 0.93:
             os.write(
                 self.alive[self.random.choice(list(self.alive))], self.random.choice(b"ccnnhmo").to_bytes(1, "big")
             )
@@ -235,6 +238,14 @@ def test_ten_thousand_interleavings_never_prove_the_host_or_a_stranger(cgroups: 
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
     print(f"SEED={seed}")
     chaos = Chaos(cgroups, seed)
+    *meshed, outside = chaos.pods
+    kernel = backend("iptables-nft")
+    ports = {pod.uid: 4000 + number for number, pod in enumerate(meshed)}  # each pod's rules are told by one
+    rulesets = {
+        uid: kernel.ruleset(Capture(include_outbound_cidrs="*", exclude_outbound_ports=(port,)))
+        for uid, port in ports.items()
+    }
+    before = rules()
     truth = {pod.uid: pod.netns.identity for pod in chaos.pods}
     host = netns_module.host_identity()
     ordinary = {name: getattr(Process, name) for name in ("cgroup", "network", "open_network")}
@@ -255,20 +266,26 @@ def test_ten_thousand_interleavings_never_prove_the_host_or_a_stranger(cgroups: 
     tries = 10_000 if "pids" in cgroups.root.parts else 1_000  # moving between cgroups is slower in v2
     for _ in range(tries):
         chaos.step()
-        pod = chaos.random.choice(chaos.pods)
+        pod = chaos.random.choice(meshed)
         offered = pids(pod) if chaos.random.random() < 0.5 else list(chaos.alive)
         try:
             with check.prove(pod.uid, offered) as found:
                 assert found.identity == truth[pod.uid] != host, f"SEED={seed}"
+                kernel.apply(found, rulesets[pod.uid])
                 proven += 1
         except Refused as refusal:
             refused[refusal.reason] = refused.get(refusal.reason, 0) + 1
     print(proven, refused)
     # the test is worth something only if both happened, for many reasons
     assert proven > tries // 50, (proven, refused)
-    assert refused.keys() >= {Refusal.HOST_NAMESPACE, Refusal.PROCESS_CHANGED, Refusal.OTHER_CGROUP}, refused
+    rare = {Refusal.PROCESS_CHANGED} if tries == 10_000 else set()
+    assert refused.keys() >= {Refusal.HOST_NAMESPACE, Refusal.OTHER_CGROUP, Refusal.OTHER_OWNER} | rare, refused
     for pid in list(chaos.alive):
         chaos.dies(pid)
+    assert rules() == before
+    assert rules(outside.netns) == ""
+    for pod in meshed:
+        assert [port for port in ports.values() if str(port) in rules(pod.netns)] == [ports[pod.uid]]
 
 
 def test_the_machines_own_namespace_cannot_be_held() -> None:
