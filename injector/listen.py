@@ -21,7 +21,8 @@ BACKLOG: Final = 1024
 HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
 MAX_CONNECTIONS: Final = 2048  # a worker's; the API server needs tens
 MAX_HEADER: Final = 8190  # bytes of the request line and of each header
-# Longer than the 90 seconds after which the API server closes an idle connection, so that it is never we who close
+# Longer than the 90 seconds after which the API server closes an idle connection (apimachinery util/net takes the
+# IdleConnTimeout of Go's http.DefaultTransport), so that it is never we who close
 # one at the moment that it is being used again.
 KEEP_ALIVE: Final = 180.0
 # Seconds for which the rest of a refused body is read and dropped: closing at once would reset the connection, and the

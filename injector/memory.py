@@ -13,7 +13,7 @@ KEPT: Final = 16 << 20  # bytes; enough for the largest body and its copies
 
 
 def keep_freed_memory() -> None:
-    """A body of 1 MB otherwise costs 600 page faults, which is more CPU than reading, decrypting and parsing it.
+    """A body of 1 MB otherwise costs 200 to 600 page faults, and up to twice the CPU that receiving it needs.
 
     glibc returns freed memory above 128 kB at once and has to fault it in again for the next request. Other C libraries
     (musl) have no mallopt and no such habit.

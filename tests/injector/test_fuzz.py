@@ -1,6 +1,6 @@
 """Whatever the bytes and whatever the pod: one well-formed AdmissionReview, never an exception.
 
-A few seconds in a normal run. A million inputs, in about half an hour, other ones each time:
+A few seconds in a normal run. A million inputs, for hours, and other ones each time:
 INITLESS_FUZZ=1000000 scripts/test tests/injector/test_fuzz.py --timeout 0
 """
 
@@ -39,8 +39,8 @@ fuzzing = settings(
 
 
 def cases() -> Iterator[tuple[int, Any]]:
-    """Seeds of pods, and settings. Pods come from our own generator: drawing each choice from hypothesis is 50 times
-    slower, and a seed is enough to repeat what failed."""
+    """Seeds of pods, and settings. Pods come from our own generator: drawing each choice from hypothesis is a hundred
+    times slower, and a seed is enough to repeat what failed."""
     start = time.time_ns() if EXAMPLES else 0
     for seed in range(start, start + (EXAMPLES // 5 or 300)):
         yield seed, ALL_SETTINGS[seed % len(ALL_SETTINGS)]
