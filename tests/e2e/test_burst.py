@@ -13,6 +13,8 @@ from tests.e2e.cluster import Cluster, Object, containers, is_ready, status_of, 
 from tests.e2e.meshed import Mesh, pod
 
 COUNT = 60
+# Sixty Envoys starting on two cores would be all that is measured.
+LIGHT = {"proxy.istio.io/config": json.dumps({"proxyMetadata": {"STAND_IN_PROXY": "light"}})}
 
 
 @pytest.mark.timeout(600)
@@ -21,7 +23,7 @@ def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh) -> None:
     without = start(kube, plain, [uninjected(kube, meshed, f"web-{number}") for number in range(COUNT)])
     kube.kubectl("delete", "pods", "--all", "-n", plain, "--grace-period=1")
     log_begins = agent.now()
-    with_initless = start(kube, meshed, [pod(f"web-{number}") for number in range(COUNT)])
+    with_initless = start(kube, meshed, [pod(f"web-{number}", annotations=LIGHT) for number in range(COUNT)])
 
     pods = kube.pods(meshed)
     assert len(pods) == COUNT
@@ -29,8 +31,8 @@ def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh) -> None:
     ahead = {one["metadata"]["name"]: validation_began(kube, one) - captured[one["metadata"]["uid"]] for one in pods}
     print(
         f"\n{COUNT} pods at once, seconds until all are ready: {with_initless:.1f} with Initless, {without:.1f} the"
-        f" same pods without (ratio {with_initless / without:.2f}); captured {min(ahead.values()) * 1000:.0f} ms (least),"
-        f" {statistics.median(ahead.values()) * 1000:.0f} ms (median) before istio-validation's first word"
+        f" same pods without (ratio {with_initless / without:.2f}); captured {min(ahead.values()) * 1000:.0f} ms"
+        f" (least) and {statistics.median(ahead.values()) * 1000:.0f} ms (median) before istio-validation's first word"
     )
     assert {name: early for name, early in ahead.items() if early <= 0} == {}, "istio-validation was there first"
     restarts = {status_of(one, found["name"])["restartCount"] for one in pods for found in containers(one)}
@@ -56,7 +58,7 @@ def start(kube: Cluster, namespace: str, pods: list[Object]) -> float:
 
 def uninjected(kube: Cluster, meshed: str, name: str) -> Object:
     """The same pod as the injector makes it, less istio-validation, for a namespace that is not in the mesh."""
-    one = pod(name)
+    one = pod(name, annotations=LIGHT)
     one["metadata"]["namespace"] = meshed
     text = kube.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(one))
     spec = copy.deepcopy(json.loads(text)["spec"])

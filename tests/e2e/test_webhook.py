@@ -49,7 +49,7 @@ def test_which_labels_select(
 def test_a_revision_and_its_tag_by_helm(kube: Cluster, mesh: Mesh) -> None:
     """A second injector, by `helm install`, beside the first; its tag; and away again."""
     kube.apply(
-        deployment.config_map("istio-sidecar-injector-canary", values=json.dumps(deployment.VALUES), config="{}"),
+        deployment.config_map("istio-sidecar-injector-canary", values=json.dumps(deployment.VALUES), config="policy: enabled"),
         deployment.config_map("istio-canary", mesh=json.dumps(deployment.MESH)),
     )
     settings = "revision=canary,tags={prod},agent.enabled=false,resourceQuota.enabled=false"
@@ -64,6 +64,7 @@ def test_a_revision_and_its_tag_by_helm(kube: Cluster, mesh: Mesh) -> None:
             "the API server trusts it", lambda: trusted(kube, "initless-injector-canary", "initless-revision-tag-prod")
         )
         for namespace, revision in ((by_revision, "canary"), (by_tag, "canary"), (by_default, "default")):
+            until("the API server knows of it", lambda: is_injected(kube, namespace), 20)  # noqa: B023
             (one,) = mesh.start(namespace, pod("web"))
             assert json.loads(one["metadata"]["annotations"]["sidecar.istio.io/status"])["revision"] == revision
     finally:

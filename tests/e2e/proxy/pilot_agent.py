@@ -2,7 +2,8 @@
 """Stands in for Istio's pilot-agent in tests: takes the arguments that an injected pod gives, runs the real Envoy.
 
 pilot-agent istio-iptables ARGS...   istio-validation: the real `cni-agent validate`
-pilot-agent proxy sidecar ARGS...    istio-proxy: Envoy as a pass-through with Istio's ports, and no istiod
+pilot-agent proxy sidecar ARGS...    istio-proxy: Envoy as a pass-through with Istio's ports, and no istiod; with
+                                     STAND_IN_PROXY=light only something that is ready, for tests of many pods
 pilot-agent wait                     until that Envoy is ready
 pilot-agent request ... POST drain   what a native sidecar does before it stops
 """
@@ -23,6 +24,8 @@ def main(arguments: list[str]) -> None:
     match arguments:
         case ["istio-iptables", *rest]:
             os.execvp("cni-agent", ["cni-agent", "validate", "istio-iptables", *rest])
+        case ["proxy", *_] if os.environ.get("STAND_IN_PROXY") == "light":
+            os.execvp("application", ["application", "serve", "15021"])
         case ["proxy", *_]:
             with open(CONFIGURATION, "w") as file:
                 json.dump(configuration(), file)
