@@ -43,10 +43,14 @@ class RunningAgent:
     def ready(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, f"the agent ended: {self.log_path.read_text()}"
+        return self.not_ready() == []
+
+    def not_ready(self) -> list[str]:
+        """Why it is not, in its own words."""
         try:
-            return status.ask(self.socket)["not_ready"] == []
+            return [str(reason) for reason in status.ask(self.socket)["not_ready"]]
         except (OSError, ValueError):
-            return False
+            return ["it does not answer"]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None

@@ -321,8 +321,7 @@ def test_a_pid_namespace_of_its_own_without_the_hosts_proc_is_told(cgroup: Node,
     agent = RunningAgent(cgroup, tmp_path)
     agent.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     agent.start(wait=False)
-    eventually(lambda: Path(agent.socket).exists())
-    eventually(lambda: any("hostPID" in reason for reason in status.ask(agent.socket)["not_ready"]))
+    eventually(lambda: any("hostPID" in reason for reason in agent.not_ready()))
 
 
 @in_node
