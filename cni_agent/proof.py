@@ -45,12 +45,13 @@ _TELLING: Final = (
 
 
 class Refused(Failure):
-    """The namespace was not proven to be the pod's, so nothing was written."""
+    """The namespace was not proven to be the pod's, so nothing was written. `seen`: those its processes are in."""
 
     reason: Refusal
 
     def __init__(self, reason: Refusal, sentence: str) -> None:
         super().__init__(reason, sentence)
+        self.seen: frozenset[Identity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class Prover:
                 raise Refused(Refusal.OTHER_OWNER, f"{only.name} is that of pod {owner}")
             self.check_address(only, reported, self.addresses(only) if reported else ())
             chosen = only
+        except Refused as refused:
+            refused.seen = frozenset(candidates)
+            raise
         finally:
             for netns in candidates.values():
                 if netns is not chosen:

@@ -25,7 +25,7 @@ from cni_agent.owners import Owners
 from cni_agent.podview import PodView
 from cni_agent.preparing import Preparing
 from cni_agent.programming import Programmed, program
-from cni_agent.proof import Prover, Refusal, Refused
+from cni_agent.proof import Prover, Refused
 from cni_agent.wanted import wanted
 from cni_agent.whereabouts import Whereabouts
 
@@ -149,12 +149,12 @@ class Reconciler:
         try:
             netns = self._prover.prove(record.uid, pids, pod.addresses if record.netns is None else ())
         except Refused as refused:
-            if record.netns is not None and refused.reason == Refusal.NO_PROCESS:
+            if record.netns is not None and record.netns.identity in refused.seen:
+                return  # it made namespaces of its own, beside the one that is proven
+            if record.netns is not None:
                 self._release(record)
                 record.seen = time.monotonic()  # its sandbox has ended; the next one is a new one
-            if record.netns is None:
-                raise
-            return  # a container's own namespaces, or a process on its way out, do not make ours another's
+            raise
         if record.netns is not None and record.netns.identity == netns.identity:
             netns.close()
             return

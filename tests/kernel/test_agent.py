@@ -1,6 +1,7 @@
 """The agent on a node of real cgroups, namespaces and processes, its pods from a folder."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -269,6 +270,32 @@ def test_a_sandbox_that_is_made_anew_is_captured_anew(cgroup: Node, tmp_path: Pa
         eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
         eventually(lambda: agent.state(first.uid) == "Captured")
         assert chains(second) > 3
+
+
+@in_node
+def test_a_sandbox_replaced_while_its_pod_lives_on(cgroup: Node, tmp_path: Path) -> None:
+    """The old one ends when the new one's process is still in the node's namespace; no event tells when it leaves."""
+    with RunningAgent(cgroup, tmp_path) as agent:
+        first = Sandbox(cgroup.kubepods)
+        run(first, agent)
+        second = Sandbox(cgroup.kubepods, uid=first.uid)
+        second.make_container()
+        second.start(host_seconds=0.5)
+        for pid in first.processes:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        eventually(lambda: _gone(first.container))
+        eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        assert chains(second) > 3
+
+
+def _gone(directory: Path) -> bool:
+    try:
+        directory.rmdir()
+    except OSError:
+        return not directory.exists()
+    return True
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

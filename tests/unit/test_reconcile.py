@@ -51,6 +51,7 @@ class World:
     def __init__(self) -> None:
         self.inodes: dict[str, int] = {}  # by uid: pods that have a sandbox
         self.refuse: dict[str, Refusal] = {}
+        self.beside: dict[str, list[int]] = {}  # by uid: namespaces that a refusal says its processes are in
         self.failures: dict[int, list[Exception]] = {}  # by inode: what the next applications end with
         self.held: dict[int, Any] = {}
         self.addresses_of: dict[int, list[str]] = {}
@@ -106,7 +107,9 @@ class World:
     # prover
     def prove(self, uid: str, pids: Collection[int], reported: Collection[str] = ()) -> FakeNetns:
         if uid in self.refuse:
-            raise Refused(self.refuse[uid], "told to")
+            refused = Refused(self.refuse[uid], "told to")
+            refused.seen = frozenset(Identity(4, inode) for inode in self.beside.get(uid, ()))
+            raise refused
         if not pids:
             raise Refused(Refusal.NO_PROCESS, "none")
         netns = FakeNetns(next(iter(pids)))
@@ -289,10 +292,24 @@ async def test_a_doubtful_look_does_not_let_go_of_what_was_proven(world: World, 
     world.inodes = {"a": 1}
     reconciler.pod_changed(pod())
     await until(lambda: world.outcomes() == ["Captured"])
-    world.refuse["a"] = Refusal.TWO_NAMESPACES
+    world.refuse["a"], world.beside["a"] = Refusal.TWO_NAMESPACES, [1, 2]
     reconciler.sandbox_changed("a")
     assert reconciler.pods["a"].netns is not None
     assert world.outcomes() == ["Captured"]
+
+
+@scenario
+async def test_a_namespace_without_its_pod_is_let_go(world: World, reconciler: Reconciler) -> None:
+    """The sandbox is being replaced: all that is left in the pod's cgroup is a process in the host's namespace."""
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.outcomes() == ["Captured"])
+    world.refuse["a"] = Refusal.HOST_NAMESPACE
+    reconciler.sandbox_changed("a")
+    assert reconciler.pods["a"].netns is None
+    world.inodes["a"] = 2
+    del world.refuse["a"]
+    await until(lambda: 2 in world.held)  # without another event
 
 
 @scenario
