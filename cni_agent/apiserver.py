@@ -10,12 +10,16 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import aiohttp
 import msgspec
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"  # YAML is what every server version knows; JSON is YAML
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
 MOST_LINE: Final = 16 << 20  # bytes of one event; etcd holds no object of a tenth of it
 
@@ -117,14 +121,15 @@ class ApiServer:
         if self._session:
             await self._session.close()
 
-    async def get(self, path: str, query: Mapping[str, str]) -> bytes:
+    async def get(self, path: str, query: Mapping[str, str] = MappingProxyType({})) -> bytes:
         """The body of a GET; `ApiError` when the answer is no success."""
         async with self._open("GET", path, query, REQUEST_TIMEOUT) as response:
             return await response.read()
 
-    async def post(self, path: str, body: Any) -> bytes:
-        """POST of an object."""
-        async with self._open("POST", path, {}, REQUEST_TIMEOUT, data=msgspec.json.encode(body)) as response:
+    async def send(self, method: str, path: str, body: Any, content_type: str = JSON, **query: str) -> bytes:
+        """POST or PATCH of an object."""
+        data = msgspec.json.encode(body)
+        async with self._open(method, path, query, REQUEST_TIMEOUT, data, content_type) as response:
             return await response.read()
 
     async def lines(self, path: str, query: Mapping[str, str], silence: float) -> AsyncIterator[bytes]:
@@ -154,10 +159,11 @@ class ApiServer:
         query: Mapping[str, str],
         timeout: aiohttp.ClientTimeout,
         data: bytes | None = None,
+        content_type: str = JSON,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session, "use ApiServer as a context manager"
         token = await asyncio.to_thread(self._access.token)  # an exec plugin may take seconds
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers = {"Accept": JSON, "Content-Type": content_type}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         url = self._access.url + path

@@ -1,10 +1,9 @@
 """The command group. Commands are listed by name and summary here, and imported only when they run."""
 
-import importlib
-
 import click
 
 from cni_agent import __version__
+from cni_agent.lazy_group import CONTEXT, LazyGroup
 
 # name: (module, attribute of the click command in it); one line of help each, so that --help imports nothing
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -20,26 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports the one that is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, lazy_commands=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="cni-agent")
 def cli() -> None:
     """Istio's traffic capture, programmed from the node instead of from an init container."""

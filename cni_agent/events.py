@@ -57,7 +57,7 @@ class Events:
         while True:
             namespace, body = await self._queue.get()
             try:
-                await self._server.post(f"/api/v1/namespaces/{namespace}/events", body)
+                await self._server.send("POST", f"/api/v1/namespaces/{namespace}/events", body)
                 self._counted("sent")
             except (ApiError, *UNREACHABLE) as error:
                 self._counted("failed")

@@ -7,19 +7,19 @@ import time
 from typing import Final, Literal, TextIO
 
 Format = Literal["json", "text"]
+FORMATS: Final = ("json", "text")
+LEVELS: Final = ("debug", "info", "warning", "error")
 # what logging itself puts on a record; everything else came as a named value
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-def set_up(form: Format, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Sends everything logged below `cni_agent` to one place, in one form."""
+def set_up(form: Format, level: str = "info", stream: TextIO | None = None) -> None:
+    """Sends everything that this program logs to one place, in one form; of libraries only warnings and worse."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    root = logging.getLogger("cni_agent")
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    root.propagate = False
-    logging.getLogger("asyncio").handlers[:] = [handler]
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for ours in ("cni_agent", "injector"):
+        logging.getLogger(ours).setLevel(level.upper())
 
 
 class JsonFormatter(logging.Formatter):

@@ -68,7 +68,7 @@ _RULES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
 }
 # Istio takes these as they come; the node agent would refuse them later, when nobody looks
 _RULES_OF_OURS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    names.INCLUDE_OUTBOUND_PORTS: ("includeOutboundPorts", lambda text: values.ports_or_all(text.strip())),
+    names.INCLUDE_OUTBOUND_PORTS: ("includeOutboundPorts", _ports),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from injector.apiserver import APPLY_PATCH, ApiError, ApiServer
+from cni_agent.apiserver import APPLY_PATCH, ApiError, ApiServer
 
 log = logging.getLogger(__name__)
 

@@ -109,7 +109,7 @@ def read_chart(read: Reader) -> Chart:
         exclude_inbound_ports=_checked(read, "excludeInboundPorts", values.ports),
         include_ip_ranges=_checked(read, "includeIPRanges", values.cidrs_or_all),
         exclude_ip_ranges=_checked(read, "excludeIPRanges", values.cidrs),
-        include_outbound_ports=_checked(read, "includeOutboundPorts", values.ports_or_all),
+        include_outbound_ports=_checked(read, "includeOutboundPorts", values.ports),
         exclude_outbound_ports=_checked(read, "excludeOutboundPorts", values.ports),
         privileged=read.flag("global.proxy.privileged"),
         seccomp_profile=read.mapping("global.proxy.seccompProfile"),

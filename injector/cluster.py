@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from cni_agent.apiserver import Access, ApiServer
 from cni_agent.invalid import Invalid, Violation
-from injector.apiserver import Access, ApiServer
 from injector.facts import ClusterFacts
 from injector.mirror import Metadata, Mirror
 from injector.source import Current, Documents, FileSource, Options
@@ -49,7 +49,7 @@ class ClusterSource:
     async def follow(self, current: Current) -> None:
         """Mirrors what is needed and offers it at each change, forever."""
         changed = asyncio.Event()
-        async with ApiServer(self._access) as api, asyncio.TaskGroup() as group:
+        async with ApiServer(self._access, "initless-injector") as api, asyncio.TaskGroup() as group:
             view = _View(api, self._namespace, self._options, changed.set)
             for mirror in view.mirrors.values():
                 group.create_task(mirror.run())

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from injector.apiserver import MERGE_PATCH, ApiError, ApiServer
+from cni_agent.apiserver import MERGE_PATCH, ApiError, ApiServer
 from injector.certs import Material
 from injector.mirror import Metadata
 

@@ -8,12 +8,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from injector.apiserver import HELD, UNREACHABLE, ApiError, ApiServer, Status
+from cni_agent.apiserver import UNREACHABLE, ApiError, ApiServer, Status
 
 log = logging.getLogger(__name__)
 
 PAGE: Final = "500"
 GONE: Final = 410
+HELD: Final = 240  # seconds that we ask the server to hold a watch open
 FIRST_DELAY: Final = 0.5  # seconds, doubled at each failure
 LONGEST_DELAY: Final = 30.0
 
@@ -84,7 +85,7 @@ class Mirror(Generic[T]):
         found: dict[tuple[str, str], T] = {}
         page = {"limit": PAGE}
         while True:
-            listed = msgspec.json.decode(await self._api.get(self._path, **self._query, **page), type=_List)
+            listed = msgspec.json.decode(await self._api.get(self._path, {**self._query, **page}), type=_List)
             for item in listed.items or []:
                 found[self._key(item)] = msgspec.json.decode(item, type=self._kind)
             if not listed.metadata.continue_:
@@ -101,7 +102,7 @@ class Mirror(Generic[T]):
             "resourceVersion": self._version,
             "timeoutSeconds": str(HELD),
         }
-        async for line in self._api.lines(self._path, query):
+        async for line in self._api.lines(self._path, query, HELD + 30):
             if line:
                 self._take(msgspec.json.decode(line, type=_Event))
             else:

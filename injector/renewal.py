@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from cni_agent.apiserver import UNREACHABLE, ApiError, ApiServer
 from injector.announce import announce
-from injector.apiserver import UNREACHABLE, ApiError, ApiServer
 from injector.certs import Lifetimes, Material, expiry, renew
 from injector.keep import Conflict, DirectoryKeep, Keep
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import click
 import msgspec
 
-from injector import logs
-from injector.apiserver import UNREACHABLE, ApiError, ApiServer, NoCluster, find_access
+from cni_agent import log
+from cni_agent.apiserver import UNREACHABLE, ApiError, ApiServer, NoCluster, find_access
 from injector.certs import Lifetimes, expiry
 from injector.commands.options import option
 from injector.keep import SERVING, Conflict, DirectoryKeep, SecretKeep
@@ -64,7 +64,8 @@ _ADDRESS = re.compile(r"[0-9a-f.:]+", re.ASCII)
 @option("--interval", type=click.FloatRange(1, 3600), default=30.0, metavar="SECONDS", help="Between two looks.")
 @option("--once", is_flag=True, help="One pass, then exit.")
 @option("--kubeconfig", metavar="FILE", help="How to reach the cluster; without it, as the pod's service account.")
-@option("--log-level", type=click.Choice(logs.LEVELS), default="info", help="What to log.")
+@option("--log-level", type=click.Choice(log.LEVELS), default="info", help="What to log.")
+@option("--log-format", type=click.Choice(log.FORMATS), default="json", help="How log lines look.")
 def certs(
     secret: str | None,
     directory: str | None,
@@ -79,9 +80,10 @@ def certs(
     once: bool,
     kubeconfig: str | None,
     log_level: str,
+    log_format: log.Format,
 ) -> None:
     """Make the webhook's CA and serving certificate, renew and rotate them, and have the API server trust them."""
-    logs.configure(log_level)
+    log.set_up(log_format, log_level)
     if not secret and not directory:
         raise click.UsageError("give --secret NAME (in a cluster), --directory DIR, or both")
     lifetimes = Lifetimes(
@@ -95,7 +97,11 @@ def certs(
     @contextlib.asynccontextmanager
     async def duty() -> AsyncIterator[Duty]:
         async with contextlib.AsyncExitStack() as stack:
-            api = await stack.enter_async_context(ApiServer(find_access(kubeconfig))) if needs_api else None
+            api = (
+                await stack.enter_async_context(ApiServer(find_access(kubeconfig), "initless-injector"))
+                if needs_api
+                else None
+            )
             whole = DirectoryKeep(directory) if directory else None
             export = DirectoryKeep(directory, SERVING) if directory and secret else None
             keep = SecretKeep(api, namespace, secret) if secret and api else whole

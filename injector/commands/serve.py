@@ -6,8 +6,8 @@ from typing import Literal
 
 import click
 
+from cni_agent import log
 from cni_agent.invalid import Invalid
-from injector import logs
 from injector.commands.options import option
 from injector.listen import bind, parse_address
 from injector.scoreboard import Scoreboard
@@ -75,7 +75,8 @@ Exit codes: 0 drained after SIGTERM or SIGINT; 1 failed; 2 an option, a setting 
     metavar="SECONDS",
     help="How long to go on serving after SIGTERM, while endpoints are being updated.",
 )
-@option("--log-level", type=click.Choice(logs.LEVELS), default="info", help="What to log.")
+@option("--log-level", type=click.Choice(log.LEVELS), default="info", help="What to log.")
+@option("--log-format", type=click.Choice(log.FORMATS), default="json", help="How log lines look.")
 def serve(
     address: str,
     metrics_address: str,
@@ -93,9 +94,10 @@ def serve(
     workers: int,
     drain_delay: float,
     log_level: str,
+    log_format: log.Format,
 ) -> None:
     """Answer the API server: the mutating webhook over HTTPS, with metrics and health beside it."""
-    logs.configure(log_level)
+    log.set_up(log_format, log_level)
     options = Options(revision, native_sidecars, compatibility)
     files = FileSource(values, mesh, config)
     try:
@@ -120,7 +122,7 @@ def serve(
 
 
 def _cluster(kubeconfig: str | None, namespace: str, options: Options, given: FileSource) -> Source:
-    from injector.apiserver import NoCluster, find_access
+    from cni_agent.apiserver import NoCluster, find_access
     from injector.cluster import ClusterSource
 
     try:

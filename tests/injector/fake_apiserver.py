@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from injector.apiserver import Access
+from cni_agent.apiserver import Access
 
 Object = dict[str, Any]
 

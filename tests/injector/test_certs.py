@@ -16,7 +16,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 
 from injector import keep
 from injector.announce import FIELD_MANAGER, PATH
-from injector.apiserver import ApiError, ApiServer
+from cni_agent.apiserver import ApiError, ApiServer
 from injector.certs import Lifetimes, Material, expiry, renew
 from injector.commands.certs import certs
 from injector.keep import SERVING, Conflict, DirectoryKeep, SecretKeep
@@ -165,7 +165,7 @@ def bundles(api: FakeApiServer, name: str = "ours") -> set[bytes]:
 
 def test_secret_and_ca_bundle_from_nothing(tmp_path: Path) -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             await configuration(api)
             work = duty(client, DirectoryKeep(str(tmp_path), SERVING), "ours")
             material = await work.run_once(START)
@@ -182,7 +182,7 @@ def test_secret_and_ca_bundle_from_nothing(tmp_path: Path) -> None:
 
 def test_a_whole_rotation_through_the_secret() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             await configuration(api)
             work = duty(client, None, "ours")
             first = await work.run_once(START)
@@ -200,7 +200,7 @@ def test_a_whole_rotation_through_the_secret() -> None:
 
 def test_a_bundle_that_somebody_else_set_is_taken_over() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             await configuration(api, caBundleManager="somebody")
             for entry in api.collections[PATH]["ours"]["webhooks"]:
                 entry["clientConfig"]["caBundle"] = base64.b64encode(b"theirs").decode()
@@ -214,7 +214,7 @@ def test_a_bundle_that_somebody_else_set_is_taken_over() -> None:
 
 def test_two_writers_agree_on_one_secret() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             api.collections[SECRETS] = {}
             one, two = SecretKeep(client, "istio-system", "certs"), SecretKeep(client, "istio-system", "certs")
             first = renew(None, NAMES, LIFETIMES, START, announced=False).material
@@ -236,7 +236,7 @@ def test_two_writers_agree_on_one_secret() -> None:
 
 def test_many_writers_in_parallel_end_with_one_ca() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             api.collections[SECRETS] = {}
             await configuration(api)
             tasks = [asyncio.ensure_future(duty(client, None, "ours").run(0.05)) for _ in range(6)]
@@ -254,7 +254,7 @@ def test_many_writers_in_parallel_end_with_one_ca() -> None:
 
 def test_a_missing_configuration_is_named_and_certificates_are_made_all_the_same(tmp_path: Path) -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             work = duty(client, DirectoryKeep(str(tmp_path), SERVING), "ours")
             with pytest.raises(Incomplete, match=r"no MutatingWebhookConfiguration ours; injector webhook"):
                 await work.run_once(START)
@@ -265,7 +265,7 @@ def test_a_missing_configuration_is_named_and_certificates_are_made_all_the_same
 
 def test_a_refused_secret_is_an_error_with_the_servers_words() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             api.refusals = [(403, 'secrets "certs" is forbidden')]
             with pytest.raises(ApiError, match="is forbidden"):
                 await duty(client).run_once(START)
@@ -275,7 +275,7 @@ def test_a_refused_secret_is_an_error_with_the_servers_words() -> None:
 
 def test_foreign_keys_in_the_secret_stay() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             await api.put(SECRETS, "certs", data={"note": "aGVsbG8="})
             await duty(client).run_once(START)
             data = api.collections[SECRETS]["certs"]["data"]

@@ -10,7 +10,7 @@ import pytest
 
 from cni_agent.invalid import Invalid
 from injector import files, mirror
-from injector.apiserver import ApiServer
+from cni_agent.apiserver import ApiServer
 from injector.cluster import PROXY_CONFIGS, ClusterSource
 from injector.scoreboard import Scoreboard
 from injector.source import Current, Documents, FileSource, Options, read_settings
@@ -364,7 +364,7 @@ def test_namespaces_are_followed_on_openshift_only() -> None:
 
 def test_the_token_is_read_again_for_each_request() -> None:
     async def talk() -> None:
-        async with fake_apiserver() as api, ApiServer(api.access()) as client:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
             api.collections[NODES] = {}
             for token in ("first", "second"):
                 api.token = token

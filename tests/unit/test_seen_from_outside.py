@@ -190,7 +190,7 @@ class Posted:
         self.bodies: list[dict[str, Any]] = []
         self.error: Exception | None = None
 
-    async def post(self, path: str, body: dict[str, Any]) -> bytes:
+    async def send(self, method: str, path: str, body: dict[str, Any]) -> bytes:
         if self.error:
             raise self.error
         assert path == f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
