@@ -163,7 +163,8 @@ def serving(certificates: Path, *arguments: str) -> Iterator[Injector]:
     command = [sys.executable, "-m", "injector", "serve", "--address", "127.0.0.1:0"]
     command += ["--metrics-address", "127.0.0.1:0", "--drain-delay", "0"]
     command += ["--tls-cert", str(certificates / "tls.crt"), "--tls-key", str(certificates / "tls.key")]
-    with subprocess.Popen([*command, "--log-format", "text", *arguments], stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    command += ["--log-format", "text", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             yield Injector(process, certificates / "ca.crt")
         finally:

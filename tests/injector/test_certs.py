@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
+from cni_agent.apiserver import ApiError, ApiServer
 from injector import keep
 from injector.announce import FIELD_MANAGER, PATH
-from cni_agent.apiserver import ApiError, ApiServer
 from injector.certs import Lifetimes, Material, expiry, renew
 from injector.commands.certs import certs
 from injector.keep import SERVING, Conflict, DirectoryKeep, SecretKeep

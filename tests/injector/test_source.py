@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cni_agent.apiserver import ApiServer
 from cni_agent.invalid import Invalid
 from injector import files, mirror
-from cni_agent.apiserver import ApiServer
 from injector.cluster import PROXY_CONFIGS, ClusterSource
 from injector.scoreboard import Scoreboard
 from injector.source import Current, Documents, FileSource, Options, read_settings
