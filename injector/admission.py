@@ -8,10 +8,10 @@ from typing import Any, Literal
 import msgspec
 
 from cni_agent.invalid import Invalid
-from injector.decision import decide
 from injector.facts import NO_FACTS, ClusterFacts
-from injector.inject import inject
-from injector.pod import Metadata, Pod, Spec
+from injector.mutation.decision import decide
+from injector.mutation.inject import inject
+from injector.mutation.pod import Metadata, Pod, Spec
 from injector.settings import Settings
 
 Outcome = Literal["success", "skip", "failure"]

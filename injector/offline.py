@@ -8,12 +8,12 @@ import msgspec
 
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
-from injector import yamltext
-from injector.apply import applied
-from injector.decision import decide
+from injector.config import yamltext
 from injector.facts import NO_FACTS
-from injector.inject import Unfit, inject
-from injector.pod import Metadata, Pod, Spec
+from injector.mutation.apply import applied
+from injector.mutation.decision import decide
+from injector.mutation.inject import Unfit, inject
+from injector.mutation.pod import Metadata, Pod, Spec
 from injector.settings import Settings
 
 # Kind: where its pod template stands

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused
-from injector import defaults, proxyconfig
-from injector.chart import Chart, Resources, read_chart, resources
-from injector.mesh import Mesh, read_mesh
-from injector.overlays import OUR_WAY, Overlays, read_overlays
-from injector.reader import Reader
-from injector.selectors import Selector, selector
+from injector.config import defaults, proxyconfig
+from injector.config.chart import Chart, Resources, read_chart, resources
+from injector.config.mesh import Mesh, read_mesh
+from injector.config.overlays import OUR_WAY, Overlays, read_overlays
+from injector.config.reader import Reader
+from injector.config.selectors import Selector, selector
 
 Compatibility = Literal["initless", "istio"]
 NativeSidecars = Literal["auto", "true", "false"]

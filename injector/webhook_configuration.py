@@ -7,7 +7,7 @@ configuration labelled `istio.io/rev`, and takes such configurations for its rev
 from dataclasses import dataclass
 from typing import Any, Final
 
-from injector.decision import IGNORED_NAMESPACES
+from injector.mutation.decision import IGNORED_NAMESPACES
 
 SUFFIX: Final = "injector.initless.io"
 _INJECT: Final = "sidecar.istio.io/inject"

@@ -26,8 +26,8 @@ from cni_agent.probe import Verdict, node_facts
 from cni_agent.proof import Refusal
 from cni_agent.status import pods
 from cni_agent.validation import arguments
-from injector.metrics import exposition
-from injector.scoreboard import Scoreboard
+from injector.serving.metrics import exposition
+from injector.serving.scoreboard import Scoreboard
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS: dict[str, click.Group] = {"cni-agent": cni_agent.cli.cli, "injector": injector.cli.cli}
@@ -174,7 +174,7 @@ def _named(tree: ast.Module, name: str) -> set[str]:
 
 
 def injector_reasons() -> set[str]:
-    found = set(literals()["injector.decision.Reason"])
+    found = set(literals()["injector.mutation.decision.Reason"])
     for called, node in calls():
         if called in ("_failure", "_answer") and len(node.args) > 3:
             found |= _words(node.args[2])

@@ -13,10 +13,10 @@ import msgspec
 
 from cni_agent import log
 from cni_agent.apiserver import UNREACHABLE, ApiError, ApiServer, NoCluster, find_access
-from injector.certs import Lifetimes, expiry
+from injector.certificates.certs import Lifetimes, expiry
+from injector.certificates.keep import SERVING, Conflict, DirectoryKeep, SecretKeep
+from injector.certificates.renewal import Duty, Incomplete
 from injector.commands.options import option
-from injector.keep import SERVING, Conflict, DirectoryKeep, SecretKeep
-from injector.renewal import Duty, Incomplete
 
 EPILOG = """
 \b

@@ -8,8 +8,8 @@ import click
 from cni_agent.invalid import Invalid
 from injector.commands.options import option
 from injector.offline import injected_text
+from injector.serving.source import Documents, Options, read_settings
 from injector.settings import Compatibility, NativeSidecars
-from injector.source import Documents, Options, read_settings
 
 EPILOG = """
 \b

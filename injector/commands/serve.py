@@ -9,12 +9,12 @@ import click
 from cni_agent import log
 from cni_agent.invalid import Invalid
 from injector.commands.options import option
-from injector.listen import bind, parse_address
-from injector.scoreboard import Scoreboard
+from injector.serving.listen import bind, parse_address
+from injector.serving.scoreboard import Scoreboard
+from injector.serving.source import FileSource, Options, read_settings
+from injector.serving.worker import IN_FLIGHT, Plan, Source, Worker
+from injector.serving.workers import Supervisor
 from injector.settings import Compatibility, NativeSidecars
-from injector.source import FileSource, Options, read_settings
-from injector.worker import IN_FLIGHT, Plan, Source, Worker
-from injector.workers import Supervisor
 
 EPILOG = """
 \b
@@ -123,7 +123,7 @@ def serve(
 
 def _cluster(kubeconfig: str | None, namespace: str, options: Options, given: FileSource) -> Source:
     from cni_agent.apiserver import NoCluster, find_access
-    from injector.cluster import ClusterSource
+    from injector.serving.cluster import ClusterSource
 
     try:
         return ClusterSource(find_access(kubeconfig), namespace, options, given)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from injector import yamltext
 from injector.commands.options import option
+from injector.config import yamltext
 from injector.webhook_configuration import Target, webhook_configuration
 
 EPILOG = """

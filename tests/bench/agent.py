@@ -1,6 +1,6 @@
 """`scripts/bench agent`: the node agent on a node of real cgroups, namespaces and processes.
 
-Times are from a container's cgroup being made to its pod's rules being read back, beside a floor in the same run.
+Times end when a pod's rules are read back, and stand beside a floor in the same run, which only sends them.
 Absolute values depend on the machine; ratios carry over.
 """
 
@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -76,19 +77,20 @@ def pods(cgroups: Node, count: int) -> list[Sandbox]:
 
 
 def one_at_a_time(cgroups: Node, count: int, done: Callable[[str], float]) -> list[float]:
-    """Each pod after the one before is done: the process enters its cgroup and then its namespace at once."""
+    """Each pod after the one before is done: from its process being in the pod's namespace."""
     took = []
     for sandbox in pods(cgroups, count):
         read, write = os.pipe()
+        arrived, report = os.pipe()
         prepare(sandbox)
-        sandbox.start(gate=read)
+        sandbox.start(gate=read, report=report)
         time.sleep(0.02)
-        started = time.time()
         sandbox.make_container()
         os.write(write, b"x")
+        (started,) = struct.unpack("d", os.read(arrived, 8))
         took.append((done(sandbox.uid) - started) * 1000)
-        os.close(read)
-        os.close(write)
+        for descriptor in (read, write, arrived, report):
+            os.close(descriptor)
         sandbox.stop()
     return took
 
@@ -97,7 +99,7 @@ prepare: Callable[[Sandbox], None] = lambda sandbox: None  # noqa: E731 -- set b
 
 
 def burst(cgroups: Node, count: int, done: Callable[[list[str]], dict[str, float]]) -> list[float]:
-    """All processes enter their cgroups at the same instant."""
+    """All processes are told to enter their cgroups at the same instant, from which the time counts."""
     read, write = os.pipe()
     made = pods(cgroups, count)
     for sandbox in made:

@@ -5,7 +5,7 @@ import sys
 
 from aiohttp import web
 
-from injector.tls import ServingContext, read_pair
+from injector.serving.tls import ServingContext, read_pair
 
 ANSWER = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"0","allowed":true}}'
 

@@ -8,8 +8,8 @@ import yaml
 
 from cni_agent.metrics import Metrics
 from cni_agent.outcome import Outcome
-from injector.metrics import exposition
-from injector.scoreboard import Scoreboard
+from injector.serving.metrics import exposition
+from injector.serving.scoreboard import Scoreboard
 from tests.deploy.rendering import DAEMONSET
 
 METRIC = re.compile(r"\b((?:initless|sidecar_injection|process)_[a-z_]+)(\{[^}]*\})?")

@@ -11,7 +11,7 @@ import pytest
 from cni_agent.values import Refused
 from injector.admission import review
 from injector.facts import NO_FACTS, ClusterFacts
-from injector.quantity import canonical
+from injector.mutation.quantity import canonical
 from injector.settings import Settings
 
 FOLDER = Path(__file__).parents[3] / "shared" / "conformance" / "inject"

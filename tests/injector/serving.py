@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from injector.certs import Lifetimes, Material, renew
-from injector.keep import DirectoryKeep
+from injector.certificates.certs import Lifetimes, Material, renew
+from injector.certificates.keep import DirectoryKeep
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("localhost", "127.0.0.1")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from injector.defaults import over
+from injector.config.defaults import over
 from injector.facts import ClusterFacts
 from injector.settings import Settings, load_settings
 from tests.injector.conformance import FOLDER, ask, load, needs_conformance, normal, patched

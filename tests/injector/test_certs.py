@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from cni_agent.apiserver import ApiError, ApiServer
-from injector import keep
-from injector.announce import FIELD_MANAGER, PATH
-from injector.certs import Lifetimes, Material, expiry, renew
+from injector.certificates import keep
+from injector.certificates.announce import FIELD_MANAGER, PATH
+from injector.certificates.certs import Lifetimes, Material, expiry, renew
+from injector.certificates.keep import SERVING, Conflict, DirectoryKeep, SecretKeep
+from injector.certificates.renewal import Duty, Incomplete
 from injector.commands.certs import certs
-from injector.keep import SERVING, Conflict, DirectoryKeep, SecretKeep
-from injector.renewal import Duty, Incomplete
 from tests.injector.fake_apiserver import FakeApiServer, fake_apiserver
 from tests.injector.serving import ROOT
 

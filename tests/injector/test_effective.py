@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from injector import proxyconfig
-from injector.effective import effective, hold
+from injector.config import proxyconfig
 from injector.facts import ClusterFacts
-from injector.native import cluster_native
-from injector.openshift import proxy_ids
+from injector.mutation.effective import effective, hold
+from injector.mutation.native import cluster_native
+from injector.mutation.openshift import proxy_ids
 from injector.settings import load_settings
 
 

@@ -9,8 +9,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cni_agent.values import Refused
-from injector import yamltext
 from injector.cli import cli
+from injector.config import yamltext
 from injector.settings import load_settings
 from tests.injector.conformance import normal, patched
 

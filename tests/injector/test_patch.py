@@ -6,10 +6,10 @@ import jsonpatch
 import msgspec
 import pytest
 
-from injector.apply import applied
-from injector.draft import Draft, Slot
-from injector.patch import difference, operations
-from injector.pod import Pod
+from injector.mutation.apply import applied
+from injector.mutation.draft import Draft, Slot
+from injector.mutation.patch import difference, operations
+from injector.mutation.pod import Pod
 
 
 def drafted(pod: Any) -> tuple[Pod, Draft]:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from injector.admission import review
-from injector.apply import applied
+from injector.mutation.apply import applied
 from injector.settings import load_settings
 from tests.injector.conformance import ask
 from tests.injector.pods import OURS, defaulted, pods

@@ -3,7 +3,7 @@
 import pytest
 
 from cni_agent.values import Refused
-from injector.quantity import canonical
+from injector.mutation.quantity import canonical
 
 
 @pytest.mark.parametrize(

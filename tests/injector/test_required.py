@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from injector.decision import decide
+from injector.mutation.decision import decide
 from injector.settings import load_settings
 from tests.injector.conformance import load, needs_conformance
 

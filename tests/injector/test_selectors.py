@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from injector.selectors import matches, selector
+from injector.config.selectors import matches, selector
 from injector.webhook_configuration import SUFFIX, Target, webhook_configuration
 from tests.injector.conformance import load, needs_conformance
 

@@ -10,10 +10,10 @@ import pytest
 
 from cni_agent.apiserver import ApiServer
 from cni_agent.invalid import Invalid
-from injector import files, mirror
-from injector.cluster import PROXY_CONFIGS, ClusterSource
-from injector.scoreboard import Scoreboard
-from injector.source import Current, Documents, FileSource, Options, read_settings
+from injector.serving import files, mirror
+from injector.serving.cluster import PROXY_CONFIGS, ClusterSource
+from injector.serving.scoreboard import Scoreboard
+from injector.serving.source import Current, Documents, FileSource, Options, read_settings
 from tests.injector.fake_apiserver import FakeApiServer, fake_apiserver
 
 MAPS = "/api/v1/namespaces/istio-system/configmaps"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from injector.certs import Lifetimes, renew
-from injector.keep import DirectoryKeep
-from injector.tls import CertificateRefused, ServingContext, read_pair
+from injector.certificates.certs import Lifetimes, renew
+from injector.certificates.keep import DirectoryKeep
+from injector.serving.tls import CertificateRefused, ServingContext, read_pair
 from tests.injector.serving import make_certificates
 
 

@@ -7,18 +7,19 @@ import msgspec
 import pytest
 
 from cni_agent.values import Refused
-from injector import annotations, probes, prometheus, proxyconfig, urlpath
-from injector.chart import resources
-from injector.draft import Draft
+from injector.config import proxyconfig
+from injector.config.chart import resources
 from injector.facts import ClusterFacts
-from injector.images import proxy_image
-from injector.multus import with_network
-from injector.native import cluster_native
-from injector.otel import resource_attributes
-from injector.pod import Container, Pod
-from injector.previous import previous
-from injector.quantity import canonical
-from injector.rewrite import Rewrite, rewrite
+from injector.mutation import annotations, probes, prometheus, urlpath
+from injector.mutation.draft import Draft
+from injector.mutation.images import proxy_image
+from injector.mutation.multus import with_network
+from injector.mutation.native import cluster_native
+from injector.mutation.otel import resource_attributes
+from injector.mutation.pod import Container, Pod
+from injector.mutation.previous import previous
+from injector.mutation.quantity import canonical
+from injector.mutation.rewrite import Rewrite, rewrite
 from injector.settings import load_settings
 from tests.injector.conformance import load, needs_conformance, patched
 

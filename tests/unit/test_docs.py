@@ -34,7 +34,11 @@ CAPTURE = "What to capture"
 # What a fence may say it is. Every console is run by a test: see tests/kernel/test_readme.py, tests/e2e/test_readme.py.
 KINDS = ("console", "console root", "console ci", "console cluster", "console cluster helm", "yaml", "text")
 # Closed sets of words that never leave the programs, or are Kubernetes' and Istio's own.
-INTERNAL = {"injector.draft.ListName", "injector.proxyconfig_schema.Scalar", "cni_agent.programming.Result"}
+INTERNAL = {
+    "injector.mutation.draft.ListName",
+    "injector.config.proxyconfig_schema.Scalar",
+    "cni_agent.programming.Result",
+}
 
 
 def same(documented: Set[str], known: Set[str]) -> None:

@@ -1,0 +1,1 @@
+"""The webhook's own CA and serving certificate, kept and announced."""

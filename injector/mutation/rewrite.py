@@ -1,0 +1,110 @@
+"""Applies `probes` to a draft: the table for the agent, and the changes to the containers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cni_agent import names, values
+from injector.mutation import probes
+from injector.mutation.annotations import REWRITE_PROBES, STATUS_PORT
+from injector.mutation.draft import Draft
+from injector.mutation.environment import Variable, variable
+from injector.mutation.pod import Probe
+from injector.mutation.probes import Line, Operation
+from injector.settings import Settings
+
+
+@dataclass
+class Rewrite:
+    """The result; `variable` is None when there is no table to tell."""
+
+    variable: str | None = None
+    operations: list[Operation] = field(default_factory=list)  # by where containers stand in the pod as it came
+    unknown_ports: list[str] = field(default_factory=list)
+    in_place: bool = False  # the variable replaces an earlier one where that stands
+
+    def with_table(self, env: list[Variable]) -> list[Variable]:
+        """The proxy's variables with the table."""
+        if self.variable is None:
+            return env
+        told = variable(probes.VARIABLE, self.variable)
+        first = next((n for n, item in enumerate(env) if item.get("name") == probes.VARIABLE), None)
+        if not self.in_place or first is None:
+            return [*env, told]
+        earlier = probes.parsed(env[first].get("value", ""))
+        if earlier is None:
+            return env
+        table = {**(probes.parsed(self.variable) or {}), **earlier}
+        return [*env[:first], variable(probes.VARIABLE, probes.printed(table)), *env[first + 1 :]]
+
+
+def rewrite(draft: Draft, settings: Settings, before: Any) -> Rewrite:
+    """Rewrites every probe of every container but the proxy. `before`: the variable of an earlier injection."""
+    result = Rewrite(in_place=settings.stock and names.STATUS in draft.annotations)
+    if draft.find(names.PROXY_CONTAINER) is None or not _wanted(draft.annotations, settings):
+        return result
+    agent = settings.mesh.status_port
+    port = int(draft.annotations.get(STATUS_PORT, str(agent)).strip())
+    ours = not settings.stock
+    table: dict[str, Line] = {}
+    for where, slot in draft.containers():
+        if slot.name == names.PROXY_CONTAINER:
+            continue
+        view = draft.seen(slot)
+        prefix = "" if slot.content is not None else f"/spec/{where}/{slot.index}"
+        operations: list[Operation] = []
+        for place, path, probe in probes.found(view):
+            if not _goes_through_agent(place, probe):
+                continue
+            line = probes.line(place, probe, view, agent)
+            if line is None:
+                _note_unknown(result, place, probe, slot.name)
+            elif not (ours and _is_rewritten(path, probe, port)):
+                table[path] = line
+            operations += probes.changes(prefix + place, path, probe, port)
+        if slot.content is None:
+            result.operations += operations
+        else:
+            for operation in operations:
+                _change(slot.content, operation)
+    if before is not None:
+        table = {**(probes.parsed(before) or {}), **table}
+    if table:
+        result.variable = probes.printed(table)
+    return result
+
+
+def _wanted(annotations: Mapping[str, str], settings: Settings) -> bool:
+    said = values.go_bool(annotations.get(REWRITE_PROBES, ""))
+    return settings.chart.rewrite_probes if said is None else said
+
+
+def _goes_through_agent(place: str, probe: Probe) -> bool:
+    """Commands and sleeps cannot, and need not; gRPC is no lifecycle handler."""
+    if probe.httpGet is not None or probe.tcpSocket is not None:
+        return True
+    return probe.grpc is not None and not place.startswith("/lifecycle")
+
+
+def _is_rewritten(path: str, probe: Probe, port: int) -> bool:
+    action = probe.httpGet
+    return action is not None and action.port == port and action.path == path
+
+
+def _note_unknown(result: Rewrite, place: str, probe: Probe, container: str) -> None:
+    action = probe.httpGet or probe.tcpSocket
+    if action is not None and isinstance(action.port, str):
+        result.unknown_ports.append(f"{container}{place.replace('/', '.')} names a port that the container lacks")
+
+
+def _change(content: dict[str, Any], operation: Operation) -> None:
+    """Carries out one operation on a container that exists only here; what it shares with others is copied first."""
+    *outer, last = operation["path"].strip("/").split("/")
+    holder = content
+    for name in outer:
+        holder[name] = dict(holder[name])
+        holder = holder[name]
+    if operation["op"] == "remove":
+        del holder[last]
+    else:
+        holder[last] = operation["value"]

@@ -1,0 +1,1 @@
+"""The running webhook: sockets, TLS, workers, and where its settings come from."""
