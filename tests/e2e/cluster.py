@@ -1,12 +1,13 @@
 """A real cluster, as its operator has it: kubectl, a shell on the node, and patience."""
 
+import contextlib
 import functools
 import json
 import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import yaml
@@ -38,6 +39,15 @@ class Cluster:
         return subprocess.run(
             [*self._kubectl, *arguments], input=stdin, capture_output=True, text=True, timeout=120, check=False
         )
+
+    @contextlib.contextmanager
+    def background(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """kubectl that runs until the block is left."""
+        with subprocess.Popen([*self._kubectl, *arguments], stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
 
     @property
     def has_node(self) -> bool:

@@ -49,7 +49,9 @@ def test_which_labels_select(
 def test_a_revision_and_its_tag_by_helm(kube: Cluster, mesh: Mesh) -> None:
     """A second injector, by `helm install`, beside the first; its tag; and away again."""
     kube.apply(
-        deployment.config_map("istio-sidecar-injector-canary", values=json.dumps(deployment.VALUES), config="policy: enabled"),
+        deployment.config_map(
+            "istio-sidecar-injector-canary", values=json.dumps(deployment.VALUES), config="policy: enabled"
+        ),
         deployment.config_map("istio-canary", mesh=json.dumps(deployment.MESH)),
     )
     settings = "revision=canary,tags={prod},agent.enabled=false,resourceQuota.enabled=false"
