@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cni_agent.capture import Capture
+from cni_agent.decision import NotCaptured, decide
 from cni_agent.drift import Notices
 from cni_agent.netns import Netns
 from cni_agent.outcome import Outcome, Verdict
@@ -19,6 +20,7 @@ class NodePod:
 
     uid: str
     pod: PodView | None = None
+    decision: Capture | NotCaptured | None = None  # on this version of the pod, once it was wanted
     netns: Netns | None = None  # proven to be its own, held open
     applied: Capture | None = None  # read back from that namespace
     own_addresses: tuple[str, ...] = ()  # reported ones, of which one was found in that namespace
@@ -39,6 +41,19 @@ class NodePod:
     compare: bool = False  # ask the kernel, even if nothing of ours has changed
     compared: float = 0.0  # monotonic
     timer: asyncio.TimerHandle | None = None
+
+    def become(self, pod: PodView | None) -> None:
+        """There is a new version of the pod, or none any more."""
+        self.pod, self.decision = pod, None
+
+    def decided(self) -> Capture | NotCaptured:
+        """The decision on the pod, made once for each version of it. Raises `Invalid`."""
+        assert self.pod is not None
+        if self.decision is None:
+            self.decision = decide(self.pod, ipv6=False)
+        if self.applied is None or isinstance(self.decision, NotCaptured):
+            return self.decision
+        return replace(self.decision, ipv6=self.applied.ipv6)
 
     @property
     def busy(self) -> bool:

@@ -13,6 +13,7 @@ from cni_agent.netns import Identity
 from cni_agent.processes import GONE, Process
 from cni_agent.whereabouts import Whereabouts
 
+_LOOK_SECONDS: Final = 0.005  # one look serves a burst
 _RETRY_SECONDS: Final = 1.0  # for pods without a namespace of their own to be seen: starting, or hostNetwork
 
 
@@ -33,6 +34,7 @@ class Owners:
         self._claims: dict[Identity, str] = {}
         self._bystanders: dict[str, Identity] = {}
         self._unresolved: dict[str, float] = {}
+        self._looked = -_LOOK_SECONDS
 
     def claim(self, namespace: Identity, uid: str) -> None:
         """From now on this namespace is that pod's."""
@@ -54,8 +56,11 @@ class Owners:
         return None
 
     def _look_around(self) -> None:
-        outside = [uid for uid in self._outside() if self._whereabouts.present(uid)]
         now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        outside = [uid for uid in self._outside() if self._whereabouts.present(uid)]
         self._bystanders = {uid: self._bystanders[uid] for uid in outside if uid in self._bystanders}
         self._unresolved = {uid: self._unresolved[uid] for uid in outside if uid in self._unresolved}
         for uid in outside:

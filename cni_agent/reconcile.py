@@ -67,13 +67,13 @@ class Reconciler:
     def pod_changed(self, pod: PodView) -> None:
         """The API, or the folder, has this version of a pod."""
         record = self.pods.setdefault(pod.uid, NodePod(pod.uid))
-        record.pod = pod
+        record.become(pod)
         self.wake(pod.uid)
 
     def pod_gone(self, uid: str) -> None:
         """The pod was deleted."""
         if uid in self.pods:
-            self.pods[uid].pod = None
+            self.pods[uid].become(None)
             self.wake(uid)
 
     def sandbox_changed(self, uid: str, *, fresh: bool = True) -> None:
@@ -123,8 +123,7 @@ class Reconciler:
                 self.pods.pop(record.uid, None)
             return
         try:
-            present = self._whereabouts.present(record.uid)
-            goal = wanted(record.pod, present=present, ipv6=record.applied.ipv6 if record.applied else False)
+            goal = wanted(record.pod, record.decided(), present=self._whereabouts.present(record.uid))
             if isinstance(goal, Verdict):
                 self._release(record)
                 self._settle(record, goal)
@@ -244,7 +243,7 @@ class Reconciler:
             self.wake(uid, compare=True)
         elif record.timer is None and not record.busy:
             record.compare = True
-            record.timer = self._loop.call_later(wait, self._due, record)
+            self._later(record, wait)
         else:
             record.compare = record.again = True
 
@@ -259,7 +258,12 @@ class Reconciler:
         else:
             verdict = Verdict(Outcome.FAILED, failure.reason, str(failure))
         self._settle(record, verdict)
-        record.timer = self._loop.call_later(patience.wait(failure, record.failures), self._due, record)
+        self._later(record, patience.wait(failure, record.failures))
+
+    def _later(self, record: NodePod, seconds: float) -> None:
+        if record.timer is not None:
+            record.timer.cancel()
+        record.timer = self._loop.call_later(seconds, self._due, record)
 
     def _due(self, record: NodePod) -> None:
         record.timer = None

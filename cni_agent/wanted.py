@@ -1,21 +1,20 @@
-"""What should be in place for a pod now. Pure: from the pod alone, and whether it has a sandbox."""
+"""What should be in place for a pod now. Pure: from the pod, the decision on it, and whether it has a sandbox."""
 
 from typing import Final
 
 from cni_agent import capture_point
 from cni_agent.capture import Capture
-from cni_agent.decision import NotCaptured, decide
+from cni_agent.decision import NotCaptured
 from cni_agent.outcome import Outcome, Verdict
 from cni_agent.podview import PodView
 
 _ENDED: Final = ("Succeeded", "Failed")
 
 
-def wanted(pod: PodView, *, present: bool, ipv6: bool) -> Capture | Verdict:
+def wanted(pod: PodView, decision: Capture | NotCaptured, *, present: bool) -> Capture | Verdict:
     """The settings to be in place, or why there is nothing to do (yet). Raises `Invalid`."""
     if pod.phase in _ENDED:
         return Verdict(Outcome.ENDED, pod.phase.lower(), f"the pod's phase is {pod.phase}")
-    decision = decide(pod, ipv6=ipv6)
     if isinstance(decision, NotCaptured):
         return Verdict(Outcome.NOT_IN_MESH, decision.reason, decision.sentence)
     running = capture_point.still_running(pod)

@@ -197,24 +197,30 @@ class Sandbox:
         self.container.mkdir()
 
     def start(
-        self, *, host_seconds: float = 0.0, stay_in_host: bool = False, other: "Sandbox | None" = None, gate: int = -1
+        self,
+        *,
+        host_seconds: float = 0.0,
+        stay_in_host: bool = False,
+        other: "Sandbox | None" = None,
+        gate: int = -1,
+        report: int = -1,
     ) -> int:
         """The runtime: a process that enters the container's cgroup, and then the pod's namespace.
 
         It waits in the node's namespace for `host_seconds`, or stays there (`conmon`), or goes to another pod's. With a
-        `gate`, a descriptor, nothing happens before that is closed by whoever writes to it.
+        `gate`, a descriptor, nothing happens before a byte can be read from it; to `report` goes the time of arrival.
         """
         target = (other or self).netns.fd
         pid = os.fork()
         if pid == 0:
-            self._be_a_process(gate, host_seconds, None if stay_in_host else target)
+            self._be_a_process(gate, report, host_seconds, None if stay_in_host else target)
         self.processes.append(pid)
         return pid
 
-    def _be_a_process(self, gate: int, host_seconds: float, target: int | None) -> None:
+    def _be_a_process(self, gate: int, report: int, host_seconds: float, target: int | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in range(3, 1024):  # nothing of the test's own, a listening socket least of all
-            if descriptor not in (gate, target):
+            if descriptor not in (gate, report, target):
                 with suppress(OSError):
                     os.close(descriptor)
         if gate >= 0:
@@ -227,6 +233,8 @@ class Sandbox:
                 time.sleep(host_seconds)
             if target is not None and LIBC.setns(target, CLONE_NEWNET) != 0:
                 os._exit(3)
+            if report >= 0:
+                os.write(report, struct.pack("d", time.time()))
         except OSError:
             os._exit(2)
         while True:
