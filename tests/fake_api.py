@@ -80,11 +80,11 @@ class FakeApi:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
-        await response.prepare(request)
-        self._watches.add(response)
         place = int(request.query["resourceVersion"])
         sent = 0
         try:
+            await response.prepare(request)
+            self._watches.add(response)
             if place < self.forgotten:
                 status = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
                 await response.write(json.dumps(status).encode() + b"\n")
