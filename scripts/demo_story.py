@@ -18,8 +18,9 @@ from typing import Any
 
 import jsonpatch  # type: ignore[import-untyped]
 
-from cni_agent import names, status
-from cni_agent.netns import Netns
+from cni_agent import names
+from cni_agent.kernel.netns import Netns
+from cni_agent.node import status
 from tests.kernel.lab_envoy import Envoy
 
 POD, OUTSIDE = "10.77.0.2", "10.77.0.1"  # both ends of one veth pair, with no route to anywhere else

@@ -18,13 +18,13 @@ from prometheus_client.metrics import MetricWrapperBase
 import cni_agent.cli
 import injector.cli
 from cni_agent.flag_table import FLAGS
-from cni_agent.metrics import Metrics
-from cni_agent.nodepod import NodePod
-from cni_agent.outcome import Outcome
+from cni_agent.kernel.probe import Verdict, node_facts
+from cni_agent.node.metrics import Metrics
+from cni_agent.node.nodepod import NodePod
+from cni_agent.node.outcome import Outcome
+from cni_agent.node.proof import Refusal
+from cni_agent.node.status import pods
 from cni_agent.podview import PodView
-from cni_agent.probe import Verdict, node_facts
-from cni_agent.proof import Refusal
-from cni_agent.status import pods
 from cni_agent.validation import arguments
 from injector.serving.metrics import exposition
 from injector.serving.scoreboard import Scoreboard
@@ -217,7 +217,7 @@ def label_values() -> set[str]:
     for called, node in calls():
         if called == "labels":
             found |= {text for argument in node.args for text in texts(argument)}
-    return found | literals()["cni_agent.podwatch.End"] | literals()["cni_agent.events.Result"]
+    return found | literals()["cni_agent.node.podwatch.End"] | literals()["cni_agent.node.events.Result"]
 
 
 def alerts() -> set[str]:
@@ -260,7 +260,7 @@ def json_of_command(*argv: str) -> Any:
 
 def json_of_status() -> set[str]:
     record = NodePod("uid", PodView("name", "namespace", "uid"))
-    return keys(dict.fromkeys(_returned("cni_agent/agent.py", "_snapshot")) | {"pods": pods([record])})
+    return keys(dict.fromkeys(_returned("cni_agent/node/agent.py", "_snapshot")) | {"pods": pods([record])})
 
 
 def json_of_doctor() -> set[str]:

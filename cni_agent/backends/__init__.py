@@ -8,8 +8,8 @@ import importlib
 from typing import Final, Literal, Protocol
 
 from cni_agent.capture import Capture
-from cni_agent.differences import Difference
-from cni_agent.netns import Netns
+from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.netns import Netns
 from cni_agent.rules import Ruleset
 
 Name = Literal["iptables-nft", "iptables-legacy", "nftables"]
@@ -26,7 +26,7 @@ BACKENDS: Final[dict[Name, tuple[str, str]]] = {
 class Backend(Protocol):
     """Safe to share between threads; one namespace must not be worked on by two at a time.
 
-    Every method raises `cni_agent.failure.Failure` of some kind, and nothing else on purpose.
+    Every method raises `cni_agent.kernel.failure.Failure` of some kind, and nothing else on purpose.
     """
 
     name: Name

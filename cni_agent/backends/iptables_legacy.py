@@ -1,25 +1,25 @@
 """The tables of legacy iptables, for nodes whose other users are there, or whose kernel lacks nf_tables.
 
-One table of one family is swapped at a time, so two families are not one transaction: see `cni_agent.legacy`.
+One table of one family is swapped at a time, so two families are not one transaction: see `cni_agent.kernel.legacy`.
 """
 
 from typing import Final
 
-from cni_agent import as_owner, legacy, routes, transaction, xtables, xtables_socket
 from cni_agent.backends import Name, Outcome
 from cni_agent.build import build
 from cni_agent.capture import Capture, Family
-from cni_agent.differences import Difference
-from cni_agent.failure import Failure, KernelRefused
-from cni_agent.holdings import Place, Texts
-from cni_agent.inside import Inside
-from cni_agent.legacy_stamp import FAMILY_NAMES, LegacyStamp, MintedTable, TableKey, minted_table
-from cni_agent.mint import IPTABLES, Mint, heads, saved_texts
+from cni_agent.kernel import as_owner, legacy, routes, transaction, xtables, xtables_socket
+from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.failure import Failure, KernelRefused
+from cni_agent.kernel.holdings import Place, Texts
+from cni_agent.kernel.inside import Inside
+from cni_agent.kernel.legacy_stamp import FAMILY_NAMES, LegacyStamp, MintedTable, TableKey, minted_table
+from cni_agent.kernel.mint import IPTABLES, Mint, heads, saved_texts
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.runner import run
 from cni_agent.names import BUILT_IN_CHAINS
-from cni_agent.netns import Netns
 from cni_agent.restore import restore_text
 from cni_agent.rules import Ruleset
-from cni_agent.runner import run
 
 
 class IptablesLegacy:

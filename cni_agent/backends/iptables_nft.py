@@ -9,12 +9,12 @@ from cni_agent.backends import Name
 from cni_agent.backends.stamping import StampingBackend
 from cni_agent.build import build
 from cni_agent.capture import Capture
-from cni_agent.holdings import Texts
-from cni_agent.mint import IPTABLES, saved_texts
-from cni_agent.netns import Netns
+from cni_agent.kernel.holdings import Texts
+from cni_agent.kernel.mint import IPTABLES, saved_texts
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.runner import run
 from cni_agent.restore import restore_text
 from cni_agent.rules import Ruleset
-from cni_agent.runner import run
 
 
 class IptablesNft(StampingBackend):

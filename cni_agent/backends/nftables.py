@@ -10,12 +10,12 @@ from cni_agent.backends import Name
 from cni_agent.backends.stamping import StampingBackend
 from cni_agent.build import build
 from cni_agent.capture import Capture
-from cni_agent.holdings import Texts
-from cni_agent.mint import listed_texts
-from cni_agent.netns import Netns
+from cni_agent.kernel.holdings import Texts
+from cni_agent.kernel.mint import listed_texts
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.runner import run
 from cni_agent.nft import nft_text
 from cni_agent.rules import Ruleset
-from cni_agent.runner import run
 
 
 class Nftables(StampingBackend):

@@ -2,16 +2,16 @@
 
 from abc import ABC, abstractmethod
 
-from cni_agent import as_owner, legacy, routes, transaction
 from cni_agent.backends import Outcome
-from cni_agent.differences import Difference
-from cni_agent.failure import Failure
-from cni_agent.holdings import Texts
-from cni_agent.inside import Inside
-from cni_agent.mint import Mint, mint_stamp
-from cni_agent.netns import Netns
+from cni_agent.kernel import as_owner, legacy, routes, transaction
+from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.failure import Failure
+from cni_agent.kernel.holdings import Texts
+from cni_agent.kernel.inside import Inside
+from cni_agent.kernel.mint import Mint, mint_stamp
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.stamp import Stamp
 from cni_agent.rules import Ruleset
-from cni_agent.stamp import Stamp
 
 
 class StampingBackend(ABC):

@@ -9,7 +9,7 @@ import click
 from cni_agent.capture import Capture
 from cni_agent.commands.namespace import namespace_options, selected, settings_for
 from cni_agent.commands.options import capture_options
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 
 EXIT_DIFFERENT: Final = 1
 EPILOG = """

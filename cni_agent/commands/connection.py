@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from cni_agent import packet as packets
 from cni_agent import values
 from cni_agent.capture import Capture
 from cni_agent.commands.options import fail_invalid
+from cni_agent.explaining import packet as packets
+from cni_agent.explaining.packet import Packet, Protocol, read_address
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.names import PASSTHROUGH
-from cni_agent.packet import Packet, Protocol, read_address
 from cni_agent.values import Refused
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from cni_agent.backends import BACKENDS
-from cni_agent.probe import Verdict, choose, node_facts, probe
+from cni_agent.kernel.probe import Verdict, choose, node_facts, probe
 
 EPILOG = """
 \b

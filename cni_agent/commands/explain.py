@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import click
 
-from cni_agent import kernel_rules
 from cni_agent.backends import BACKENDS, Name
 from cni_agent.backends import backend as new_backend
 from cni_agent.capture import Capture
 from cni_agent.commands.connection import Connection, connection_options
 from cni_agent.commands.namespace import failing, settings_for
 from cni_agent.commands.options import CaptureSource, capture_options
-from cni_agent.differences import Difference
-from cni_agent.explain import Explanation, as_data, explain, text
-from cni_agent.namespace_addresses import addresses
-from cni_agent.netns import Netns
-from cni_agent.trace import arranged
+from cni_agent.explaining import kernel_rules
+from cni_agent.explaining.explain import Explanation, as_data, explain, text
+from cni_agent.explaining.trace import arranged
+from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.namespace_addresses import addresses
+from cni_agent.kernel.netns import Netns
 from cni_agent.values import unique
 
 EPILOG = """

@@ -12,9 +12,9 @@ import click
 from cni_agent.addresses import NoAddress, has_ipv6
 from cni_agent.backends import BACKENDS, Backend, Name, backend
 from cni_agent.capture import Capture
-from cni_agent.failure import Failure, NetnsRefused
-from cni_agent.namespace_addresses import addresses
-from cni_agent.netns import Netns
+from cni_agent.kernel.failure import Failure, NetnsRefused
+from cni_agent.kernel.namespace_addresses import addresses
+from cni_agent.kernel.netns import Netns
 
 EXIT_REFUSED: Final = 4
 EXIT_FAILED: Final = 5
@@ -54,7 +54,7 @@ def selected(name: Name | str) -> Backend:
     for known in BACKENDS:
         if name == known:
             return backend(known)
-    from cni_agent.probe import choose_first
+    from cni_agent.kernel.probe import choose_first
 
     chosen, verdicts = choose_first()
     if chosen is None:

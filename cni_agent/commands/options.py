@@ -13,11 +13,11 @@ import click
 
 from cni_agent.capture import Capture
 from cni_agent.decision import NotCaptured, decide
+from cni_agent.explaining.origins import Cause, cause_in_flags, cause_in_pod
 from cni_agent.flag_table import FLAGS, IGNORED
 from cni_agent.flags import capture_from_flags
 from cni_agent.invalid import Invalid
 from cni_agent.manifest import MAX_BYTES, read_pod
-from cni_agent.origins import Cause, cause_in_flags, cause_in_pod
 from cni_agent.podview import PodView
 
 EXIT_INVALID: Final = 2

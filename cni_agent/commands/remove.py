@@ -10,7 +10,7 @@ from cni_agent.backends.iptables_legacy import IptablesLegacy
 from cni_agent.capture import Capture
 from cni_agent.commands.namespace import namespace_options
 from cni_agent.commands.options import capture_options
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 
 EPILOG = """
 \b

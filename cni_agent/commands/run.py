@@ -11,9 +11,9 @@ import click
 from cni_agent import log
 from cni_agent.backends import BACKENDS
 from cni_agent.commands.namespace import selected
-from cni_agent.failure import Failure
 from cni_agent.invalid import Invalid
-from cni_agent.settings import ENVIRONMENT, Settings
+from cni_agent.kernel.failure import Failure
+from cni_agent.node.settings import ENVIRONMENT, Settings
 
 EPILOG = f"""
 Each option can also be given as an environment variable: --node-name as {ENVIRONMENT}NODE_NAME, and so on.
@@ -69,7 +69,7 @@ def run(**options: Any) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    from cni_agent.agent import Agent
+    from cni_agent.node.agent import Agent
 
     started = time.perf_counter()
     chosen = selected(settings.backend)

@@ -5,8 +5,8 @@ import time
 
 import click
 
-from cni_agent import status as state
-from cni_agent.settings import ENVIRONMENT, Settings
+from cni_agent.node import status as state
+from cni_agent.node.settings import ENVIRONMENT, Settings
 
 _CLEAR = "\x1b[H\x1b[2J"
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from cni_agent.backends.iptables_nft import IptablesNft
-from cni_agent.netns import CLONE_NEWNET, host_identity
-from cni_agent.probe import DEFAULT
-from cni_agent.sandboxes import Sandboxes
+from cni_agent.kernel.netns import CLONE_NEWNET, host_identity
+from cni_agent.kernel.probe import DEFAULT
+from cni_agent.node.sandboxes import Sandboxes
 from tests.kernel.sandbox import LIBC
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import yaml
 
-from cni_agent.metrics import Metrics
-from cni_agent.outcome import Outcome
+from cni_agent.node.metrics import Metrics
+from cni_agent.node.outcome import Outcome
 from injector.serving.metrics import exposition
 from injector.serving.scoreboard import Scoreboard
 from tests.deploy.rendering import DAEMONSET

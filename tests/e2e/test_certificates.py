@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from injector.certs import Lifetimes, Material, renew
-from injector.keep import FIELDS
-
+from injector.certificates.certs import Lifetimes, Material, renew
+from injector.certificates.keep import FIELDS
 from tests.e2e import deployment
 from tests.e2e.cluster import Cluster, Object, until
 from tests.e2e.deployment import SYSTEM

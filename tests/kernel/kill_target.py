@@ -7,7 +7,7 @@ import os
 import sys
 
 from cni_agent.backends import backend
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, NAMES, TPROXY
 
 

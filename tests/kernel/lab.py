@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 from cni_agent import names
 from cni_agent.backends import Name, backend
 from cni_agent.capture import Capture, Family, Mode
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.lab_envoy import Envoy
 
 Place = Literal["node", "pod", "client", "outside"]

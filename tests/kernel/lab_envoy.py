@@ -16,7 +16,7 @@ import envoy  # type: ignore[import-untyped]
 
 from cni_agent import names
 from cni_agent.capture import Mode
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 
 Json = dict[str, Any]
 _TYPES = "type.googleapis.com/envoy.extensions"

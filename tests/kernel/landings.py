@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from cni_agent.capture import Family
-from cni_agent.packet import Packet, Protocol
+from cni_agent.explaining.packet import Packet, Protocol
 from tests.kernel.lab import Lab, Place
 
 SO_ORIGINAL_DST = 80

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 
 
 def rules(netns: Netns | None = None, *options: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cni_agent import status
+from cni_agent.node import status
 from tests.kernel.sandbox import Node, eventually
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from typing import Any, ParamSpec
 
 import pytest
 
-from cni_agent.netns import CLONE_NEWNET, Netns
+from cni_agent.kernel.netns import CLONE_NEWNET, Netns
 
 P = ParamSpec("P")
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent import status
+from cni_agent.node import status
 from tests.kernel.rulesets import handles, rules
 from tests.kernel.running_agent import RunningAgent
 from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, node, write_manifest

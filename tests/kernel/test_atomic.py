@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from cni_agent import names
-from cni_agent import nf_tables as nf
 from cni_agent.backends import Name, backend
 from cni_agent.capture import Capture
-from cni_agent.inside import Inside
-from cni_agent.netns import Netns
+from cni_agent.kernel import nf_tables as nf
+from cni_agent.kernel.inside import Inside
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, TPROXY, sh
 
 pytestmark = pytest.mark.kernel

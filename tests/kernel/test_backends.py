@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from cni_agent.backends import Backend, Name, backend
 from cni_agent.capture import Capture
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.conformance import cases
 from tests.kernel.sandbox import LIBC, run_in_node
 from tests.kernel.tools import (

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cni_agent import nf_changes, runner
 from cni_agent.backends import Backend, Name, backend
 from cni_agent.backends.iptables_nft import IptablesNft
 from cni_agent.capture import Capture
-from cni_agent.failure import CommandError, KernelRefused, NetnsRefused
-from cni_agent.inside import NETLINK_NETFILTER
-from cni_agent.netns import Netns
-from cni_agent.probe import choose_first, probe
+from cni_agent.kernel import nf_changes, runner
+from cni_agent.kernel.failure import CommandError, KernelRefused, NetnsRefused
+from cni_agent.kernel.inside import NETLINK_NETFILTER
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.probe import choose_first, probe
 from tests.kernel.lacking import Lack, under
 from tests.kernel.tools import DEFAULT, NAMES, TPROXY, everything, sh
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import NAMES, everything, sh, shown
 
 pytestmark = pytest.mark.kernel

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cni_agent.netns import Netns
-from cni_agent.probe import Verdict, choose, probe
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.probe import Verdict, choose, probe
 from tests.kernel.tools import sh
 
 pytestmark = pytest.mark.kernel

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from cni_agent.backends import Name, backend
-from cni_agent.differences import Difference
-from cni_agent.netns import Netns
+from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, NAMES, TPROXY, everything, sh, shown
 
 pytestmark = pytest.mark.kernel

@@ -13,11 +13,11 @@ from cni_agent import names
 from cni_agent.backends import BACKENDS, Name
 from cni_agent.build import build
 from cni_agent.capture import Capture, Family
+from cni_agent.explaining.packet import Packet, inbound, outbound
+from cni_agent.explaining.trace import Ending, Trace, arranged, trace
 from cni_agent.nft import nft_text
-from cni_agent.packet import Packet, inbound, outbound
 from cni_agent.restore import restore_text
 from cni_agent.rules import Dialect, Rule, Ruleset
-from cni_agent.trace import Ending, Trace, arranged, trace
 from tests.kernel.lab import CLIENT, EXCLUDED, FAMILIES, OUTSIDE, POD, POD_NET1, VIA_NET1, Lab, Place
 from tests.kernel.landings import Landing, Shot, Wire
 

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, Phase, given, settings
 
-from cni_agent import kernel_rules
 from cni_agent.backends import BACKENDS, Name, backend
 from cni_agent.capture import Capture, Family
 from cni_agent.cli import cli
-from cni_agent.netns import Netns
-from cni_agent.packet import outbound
+from cni_agent.explaining import kernel_rules
+from cni_agent.explaining.packet import outbound
+from cni_agent.explaining.trace import Chains, arranged
+from cni_agent.kernel.netns import Netns
 from cni_agent.rules import Match, Rule
-from cni_agent.trace import Chains, arranged
 from tests.kernel.lab import OUTSIDE, POD, Lab
 from tests.kernel.landings import Shot, Wire
 from tests.strategies import captures

@@ -15,7 +15,7 @@ import pytest
 
 from cni_agent.backends import Backend, Name, backend
 from cni_agent.capture import Capture
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, TPROXY, everything, sh, shown
 
 pytestmark = pytest.mark.kernel
@@ -85,7 +85,9 @@ def test_killed_at_random_moments(target: Target, name: Name, kills: int) -> Non
             with pod(program, old) as victim:
                 order(target, victim, name, verb, delay=dice.uniform(1e-5, duration))
                 found = rules(victim)
-                if name == "iptables-legacy":  # one table of one family is swapped at a time, see cni_agent.legacy
+                if (
+                    name == "iptables-legacy"
+                ):  # one table of one family is swapped at a time, see cni_agent.kernel.legacy
                     seen[_mixture(found, states)] += 1
                 else:
                     assert found in states.values(), f"{verb}: a mixture\n{found}"

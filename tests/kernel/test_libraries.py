@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cni_agent.backends import backend
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, TPROXY
 
 pytestmark = pytest.mark.kernel

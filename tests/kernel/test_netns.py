@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent import netns as netns_module
 from cni_agent.backends import Backend, backend
-from cni_agent.failure import NetnsRefused
-from cni_agent.netns import Identity, Netns, host_identity, identity
+from cni_agent.kernel import netns as netns_module
+from cni_agent.kernel.failure import NetnsRefused
+from cni_agent.kernel.netns import Identity, Netns, host_identity, identity
 from tests.kernel.tools import DEFAULT, NAMES, everything, sh, shown
 
 pytestmark = pytest.mark.kernel
@@ -144,8 +144,8 @@ def test_a_thread_that_cannot_come_back_is_never_used_again(monkeypatch: pytest.
 def test_a_worker_that_cannot_come_back_ends_the_program() -> None:
     script = """
 import threading
-from cni_agent import netns
-from cni_agent.netns import Netns, in_own_thread
+from cni_agent.kernel import netns
+from cni_agent.kernel.netns import Netns, in_own_thread
 pod = Netns.scratch()
 class Broken:
     def setns(self, descriptor, kind, real=netns._libc.setns):
@@ -214,7 +214,7 @@ def test_unprivileged_in_a_user_namespace_of_its_own() -> None:
     """What `unshare -rn` gives an ordinary user: all backends work in namespaces that it makes itself."""
     script = """
 from cni_agent.backends import backend
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, NAMES, TPROXY, shown, write_with_tool
 import dataclasses
 for name in NAMES:

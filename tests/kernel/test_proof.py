@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent import netns as netns_module
 from cni_agent.backends import backend
 from cni_agent.capture import Capture
-from cni_agent.netns import Identity, Netns
-from cni_agent.processes import FromCgroups, FromHostProc, Process
-from cni_agent.proof import Prover, Refusal, Refused
+from cni_agent.kernel import netns as netns_module
+from cni_agent.kernel.netns import Identity, Netns
+from cni_agent.node.processes import FromCgroups, FromHostProc, Process
+from cni_agent.node.proof import Prover, Refusal, Refused
 from tests.kernel.rulesets import rules
 from tests.kernel.sandbox import LIBC, Node, Sandbox, eventually, in_node, node
 

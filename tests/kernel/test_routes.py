@@ -6,7 +6,7 @@ import pytest
 
 from cni_agent.backends import Name, backend
 from cni_agent.capture import Capture
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, NAMES, sh
 
 pytestmark = pytest.mark.kernel

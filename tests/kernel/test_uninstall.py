@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cni_agent.backends import backend
+from cni_agent.node.uninstall import pods_of_folder, remove_all
 from cni_agent.podview import pod_view
-from cni_agent.uninstall import pods_of_folder, remove_all
 from tests.kernel.rulesets import rules
 from tests.kernel.running_agent import RunningAgent
 from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest

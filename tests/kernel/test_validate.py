@@ -18,7 +18,7 @@ import pytest
 from cni_agent.backends import BACKENDS, Name
 from cni_agent.capture import Family, Mode
 from cni_agent.flags import capture_from_flags
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from cni_agent.validation.landing import Packet, landing
 from cni_agent.validation.settings import Settings
 from tests.kernel.lab import Actor, shared_backend

@@ -5,7 +5,7 @@ import subprocess
 
 from cni_agent.backends import Name
 from cni_agent.capture import Capture
-from cni_agent.netns import Netns
+from cni_agent.kernel.netns import Netns
 from cni_agent.nft import nft_text
 from cni_agent.restore import restore_text
 from cni_agent.rules import Ruleset

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cni_agent.capture_point import still_running
 from cni_agent.invalid import Invalid
+from cni_agent.node.capture_point import still_running
 from cni_agent.podview import InitStatus, PodView
 
 CONTAINERS = ("istio-proxy", "fetch", "migrate", "istio-validation", "late")

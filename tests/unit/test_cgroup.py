@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_agent import cgroup
+from cni_agent.node import cgroup
 from tests.conformance import cases
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"

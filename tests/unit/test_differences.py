@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_agent.differences import Difference, compare
-from cni_agent.holdings import (
+from cni_agent.kernel.differences import Difference, compare
+from cni_agent.kernel.holdings import (
     HeldChain,
     HeldRule,
     Place,

@@ -10,7 +10,7 @@ import yaml
 from click.shell_completion import BashComplete
 
 from cni_agent.flag_table import FLAGS
-from cni_agent.outcome import ALARMING, QUIET
+from cni_agent.node.outcome import ALARMING, QUIET
 from tests import vocabulary
 from tests.documents import (
     CONTRIBUTING,
@@ -37,7 +37,7 @@ KINDS = ("console", "console root", "console ci", "console cluster", "console cl
 INTERNAL = {
     "injector.mutation.draft.ListName",
     "injector.config.proxyconfig_schema.Scalar",
-    "cni_agent.programming.Result",
+    "cni_agent.node.programming.Result",
 }
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cni_agent import packet as packets
 from cni_agent.build import build
 from cni_agent.capture import Capture
-from cni_agent.explain import explain
-from cni_agent.origins import ORIGINS
-from cni_agent.packet import Packet, inbound, outbound
-from cni_agent.purpose import purpose
+from cni_agent.explaining import packet as packets
+from cni_agent.explaining.explain import explain
+from cni_agent.explaining.origins import ORIGINS
+from cni_agent.explaining.packet import Packet, inbound, outbound
+from cni_agent.explaining.purpose import purpose
+from cni_agent.explaining.trace import Ending, Trace, arranged, trace
 from cni_agent.rules import Dialect, Rule
-from cni_agent.trace import Ending, Trace, arranged, trace
 from tests.strategies import captures
 
 POD = "10.244.1.9"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent import inotify
+from cni_agent.node import inotify
 
 
 def test_events_of_a_directory(tmp_path: Path) -> None:

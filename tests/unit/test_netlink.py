@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_agent.failure import KernelRefused
-from cni_agent.mint import listed_texts, saved_texts
-from cni_agent.netlink import ATTEMPTS, DONE_KIND, ERROR_KIND, Channel, attribute, attributes, message, messages
-from cni_agent.nf_changes import batch, flush_chain, new_table
-from cni_agent.nf_tables import IPV4
+from cni_agent.kernel.failure import KernelRefused
+from cni_agent.kernel.mint import listed_texts, saved_texts
+from cni_agent.kernel.netlink import ATTEMPTS, DONE_KIND, ERROR_KIND, Channel, attribute, attributes, message, messages
+from cni_agent.kernel.nf_changes import batch, flush_chain, new_table
+from cni_agent.kernel.nf_tables import IPV4
 
 KIND = 100
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent import inotify
-from cni_agent.podfolder import PodFolder
+from cni_agent.node import inotify
+from cni_agent.node.podfolder import PodFolder
 from cni_agent.podview import PodView
 
 

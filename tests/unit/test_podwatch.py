@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cni_agent import podwatch
 from cni_agent.apiserver import Access, ApiServer
+from cni_agent.node import podwatch
 from cni_agent.podview import PodView
 from tests.fake_api import FakeApi
 

@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from cni_agent import patience
 from cni_agent.backends import Backend
-from cni_agent.failure import Failure, KernelRefused
-from cni_agent.netns import Identity
-from cni_agent.nodepod import NodePod
-from cni_agent.outcome import Outcome, Verdict
-from cni_agent.owners import Owners
+from cni_agent.kernel.failure import Failure, KernelRefused
+from cni_agent.kernel.netns import Identity
+from cni_agent.node import patience
+from cni_agent.node.nodepod import NodePod
+from cni_agent.node.outcome import Outcome, Verdict
+from cni_agent.node.owners import Owners
+from cni_agent.node.preparing import Preparing
+from cni_agent.node.proof import Prover, Refusal, Refused
+from cni_agent.node.reconcile import Reconciler
+from cni_agent.node.whereabouts import Whereabouts
 from cni_agent.podview import PodView, Proxy
-from cni_agent.preparing import Preparing
-from cni_agent.proof import Prover, Refusal, Refused
-from cni_agent.reconcile import Reconciler
-from cni_agent.whereabouts import Whereabouts
 
 STATUS = {"sidecar.istio.io/status": ""}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cni_agent import inotify
-from cni_agent.sandboxes import Sandboxes, hierarchies
+from cni_agent.node import inotify
+from cni_agent.node.sandboxes import Sandboxes, hierarchies
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"
 OTHER = "863b91d4-4b68-4efa-917f-4b560e3e86aa"

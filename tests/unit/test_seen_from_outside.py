@@ -12,17 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from cni_agent import log, status
+from cni_agent import log
 from cni_agent.apiserver import ApiServer
-from cni_agent.events import Events, event
-from cni_agent.health import Answer, Health, verdict
 from cni_agent.invalid import Invalid
-from cni_agent.metrics import Metrics
-from cni_agent.nodepod import NodePod
-from cni_agent.outcome import ALARMING, IN_PLACE, QUIET, Outcome, Verdict
+from cni_agent.node import status
+from cni_agent.node.events import Events, event
+from cni_agent.node.health import Answer, Health, verdict
+from cni_agent.node.metrics import Metrics
+from cni_agent.node.nodepod import NodePod
+from cni_agent.node.outcome import ALARMING, IN_PLACE, QUIET, Outcome, Verdict
+from cni_agent.node.settings import Settings, host_and_port
+from cni_agent.node.telling import Teller
 from cni_agent.podview import PodView
-from cni_agent.settings import Settings, host_and_port
-from cni_agent.telling import Teller
 from cni_agent.values import Refused
 
 POD = PodView(name="web-0", namespace="shop", uid="u1")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_agent.capture import Family
-from cni_agent.xtables import FALL_THROUGH, LAYOUTS, Chain, Chains, Entry, compile_block, counters_of, parse
+from cni_agent.kernel.xtables import FALL_THROUGH, LAYOUTS, Chain, Chains, Entry, compile_block, counters_of, parse
 
 NAMES = ["ISTIO_A", "ISTIO_B", "OTHER"]
 

@@ -1,0 +1,1 @@
+"""Which rule a connection hits, and why that rule is there."""

@@ -1,0 +1,115 @@
+"""The sockets through which a namespace is worked on, opened inside in one step."""
+
+import ctypes
+import errno
+import os
+import socket
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from cni_agent.capture import Family
+from cni_agent.kernel import as_owner
+from cni_agent.kernel.failure import KernelRefused
+from cni_agent.kernel.netlink import Channel, Refusal, refused
+from cni_agent.kernel.netns import Netns
+
+NETLINK_NETFILTER: Final = 12
+_libc = ctypes.CDLL(None, use_errno=True)
+# The tables that legacy iptables has in a namespace; asking iptables-legacy itself would create them.
+_LEGACY: Final[dict[Family, str]] = {
+    4: "/proc/thread-self/net/ip_tables_names",
+    6: "/proc/thread-self/net/ip6_tables_names",
+}
+
+
+class _Opened(NamedTuple):
+    firewall: socket.socket | None
+    routes: socket.socket
+    legacy: dict[Family, tuple[str, ...]]
+
+
+class Inside:
+    """A namespace that is being worked on. A context manager: leaving it closes the sockets, not the namespace."""
+
+    def __init__(self, netns: Netns) -> None:
+        self.netns = netns
+        try:
+            opened = netns.open_inside(_open)
+        except OSError as error:
+            message = f"cannot open sockets in {netns.name}: {error.strerror}"
+            raise KernelRefused("no-socket", message, error.errno or 0) from None
+        self._firewall = Channel(opened.firewall) if opened.firewall else None
+        if self._firewall and netns.foreign_owner:
+            self._firewall.send_as_owner = self._send_as_owner
+        self.routes = Channel(opened.routes)
+        self.legacy_tables = opened.legacy
+
+    @property
+    def firewall(self) -> Channel:
+        """The channel to nf_tables."""
+        if self._firewall is None:
+            raise KernelRefused(
+                "no-nf-tables", "the kernel has no nfnetlink; run: modprobe nf_tables", errno.EPROTONOSUPPORT
+            )
+        return self._firewall
+
+    def _send_as_owner(self, batch: bytes) -> None:
+        number = as_owner.send(self.netns, self.firewall.socket, batch)
+        if number:
+            raise refused("writing as the owner of the namespace", Refusal(number, 0, ""))
+
+    def raw_socket(self, family: Family) -> socket.socket:
+        """The kind of socket that legacy iptables is programmed through. The caller closes it."""
+        kind = socket.AF_INET if family == 4 else socket.AF_INET6
+        return self.netns.open_inside(lambda: socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW))
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        self.routes.close()
+        if self._firewall:
+            self._firewall.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open() -> _Opened:
+    routes = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    try:
+        firewall = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+    except OSError as error:
+        if error.errno != errno.EPROTONOSUPPORT:
+            routes.close()
+            raise
+        firewall = None
+    return _Opened(firewall, routes, {family: _names(path) for family, path in _LEGACY.items()})
+
+
+def _names(path: str) -> tuple[str, ...]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # this kernel has no legacy iptables
+        return ()
+    except PermissionError:
+        descriptor = _open_as_owner(path)
+    try:
+        return tuple(os.read(descriptor, 4096).decode().split())
+    finally:
+        os.close(descriptor)
+
+
+def _open_as_owner(path: str) -> int:
+    """Opens a file that only the root of the pod's own user namespace may read (`hostUsers: false`).
+
+    As that user, for this one call of this one thread: the right to read any file of the node would do too.
+    """
+    _libc.setfsuid(os.stat(path).st_uid)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        _libc.setfsuid(os.geteuid())

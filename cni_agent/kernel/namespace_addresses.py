@@ -1,0 +1,46 @@
+"""The addresses that a network namespace has, in the order in which the kernel gives them."""
+
+import socket
+import struct
+from typing import Final
+
+from cni_agent.kernel.failure import KernelRefused
+from cni_agent.kernel.netlink import HEADER, Channel, attributes, messages
+from cni_agent.kernel.netns import Netns
+
+RTM_GETADDR: Final = 22
+RTM_NEWADDR: Final = 20
+IFA_ADDRESS: Final = 1
+IFA_LOCAL: Final = 2
+_IFADDRMSG: Final = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+
+
+def addresses(netns: Netns) -> list[str]:
+    """All of them, loopback included. Raises `KernelRefused`."""
+    try:
+        opened = netns.open_inside(
+            lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        )
+    except OSError as error:
+        raise KernelRefused(
+            "no-socket", f"cannot open a socket in {netns.name}: {error.strerror}", error.errno or 0
+        ) from None
+    with opened:
+        return parse(Channel(opened).dump(RTM_GETADDR, _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)))
+
+
+def parse(dump: bytes) -> list[str]:
+    """The addresses in an answer. On a point-to-point link IFA_LOCAL is ours and IFA_ADDRESS the other end's."""
+    found = []
+    for kind, start, end in messages(dump):
+        if kind != RTM_NEWADDR:
+            continue
+        family = _IFADDRMSG.unpack_from(dump, start + HEADER.size)[0]
+        held = {
+            span.kind: dump[span.start : span.end]
+            for span in attributes(dump, start + HEADER.size + _IFADDRMSG.size, end)
+        }
+        packed = held.get(IFA_LOCAL) or held.get(IFA_ADDRESS)
+        if packed:
+            found.append(socket.inet_ntop(family, packed))
+    return found

@@ -1,0 +1,103 @@
+"""Brings a namespace's nf_tables from whatever it holds to a stamp, or to nothing of ours, in one transaction.
+
+The kernel makes all of a batch visible at once, for both families and for native tables as well: no packet ever meets
+half of a ruleset, nor, when one replaces another, none. A batch names the generation that it was made for, so that a
+change by somebody else in between is noticed and the work done anew.
+"""
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Final, Literal
+
+from cni_agent.kernel import nf_changes
+from cni_agent.kernel import nf_tables as nf
+from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.failure import Failure, KernelRefused, NotAsWritten
+from cni_agent.kernel.holdings import Texts, differences, holds_ours, is_ours, ours
+from cni_agent.kernel.netlink import Channel, refused
+from cni_agent.kernel.stamp import Stamp
+from cni_agent.kernel.transition import concerns_us, held, transition
+
+ATTEMPTS: Final = 5  # commits that other writers may outrun before we give up
+EVERY: Final = nf.header(socket.AF_UNSPEC)
+
+Outcome = Literal["applied", "replaced", "unchanged"]
+
+
+def apply(channel: Channel, stamp: Stamp) -> Outcome:
+    """Makes the namespace hold the stamp, and reads back what was written."""
+    for _ in range(ATTEMPTS):
+        generation = nf.generation(channel)
+        outcome: Outcome = "applied"
+        batch = stamp.fresh
+        if channel.dump(nf.GET_TABLE, EVERY):
+            if stamp.matches(channel):
+                return "unchanged"
+            current = _read(channel)
+            parts = transition(current, stamp)
+            if not parts:
+                return "unchanged"
+            outcome = "replaced" if holds_ours(held(current)) else "applied"
+            batch = nf_changes.batch(parts)
+        if _commit(channel, batch, generation):
+            _verify(channel, stamp)
+            return outcome
+    raise _outrun()
+
+
+def check(channel: Channel, stamp: Stamp, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
+    """What differs from the stamp. `texts` gives the rules that are there as their tool writes them."""
+    if stamp.matches(channel):
+        return ()
+    return differences(stamp.wanted(), held(_read(channel)), texts)
+
+
+def clear(channel: Channel) -> bool:
+    """Takes away all that is ours. Whether there was anything."""
+    for _ in range(ATTEMPTS):
+        generation = nf.generation(channel)
+        if not channel.dump(nf.GET_TABLE, EVERY):
+            return False
+        parts = transition(_read(channel), None)
+        if not parts:
+            return False
+        if _commit(channel, nf_changes.batch(parts), generation):
+            if holds_ours(held(_read(channel))):
+                raise NotAsWritten("not-as-written", "rules of ours are still there after they were removed")
+            return True
+    raise _outrun()
+
+
+def leftovers(channel: Channel) -> tuple[Difference, ...]:
+    """What is ours in nf_tables of a namespace that should have it elsewhere."""
+    nf.generation(channel)  # says so if the kernel has no nf_tables
+    holding = held(_read(channel))
+    tables = dict.fromkeys(where[:2] for where, chain in holding.items() if is_ours(where) or ours(where, chain))
+    return tuple(Difference("extra", " ".join(table), "rules of another backend") for table in tables)
+
+
+def _commit(channel: Channel, batch: nf_changes.Batch, generation: int) -> bool:
+    """Whether the batch was committed; not when somebody else committed first."""
+    refusal = channel.commit(batch.framed(generation), batch.last)
+    if refusal is None:
+        return True
+    if refusal.errno == errno.ERESTART:
+        return False
+    raise refused(batch.describe(refusal.sequence), refusal)
+
+
+def _verify(channel: Channel, stamp: Stamp) -> None:
+    if stamp.matches(channel):
+        return
+    left = differences(stamp.wanted(), held(_read(channel)), lambda: {})
+    if left:
+        raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
+
+
+def _outrun() -> Failure:
+    return KernelRefused("busy", "another program keeps changing the rules of this namespace", errno.ERESTART)
+
+
+def _read(channel: Channel) -> nf.Objects:
+    return nf.read(channel, concerns_us)

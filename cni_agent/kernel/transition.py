@@ -1,0 +1,117 @@
+"""Which nf_tables messages lead from what a namespace holds to a stamp, or to nothing of ours. Pure.
+
+Rules of other programs stay where they are. In a built-in chain that we share with them, our new rules take the place
+of our old ones; where there were none, they go where iptables-restore would put them.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from cni_agent.kernel import nf_changes
+from cni_agent.kernel import nf_tables as nf
+from cni_agent.kernel.holdings import OUR_TABLES, Held, HeldChain, HeldRule, changed_tables, is_ours, ours, residents
+from cni_agent.kernel.stamp import Stamp, place, policy_name
+from cni_agent.names import BUILT_IN_CHAINS, NFT_TABLES
+
+
+def held(current: nf.Objects) -> Held:
+    """What a namespace holds in the tables that concern us."""
+    return {
+        place(key): HeldChain(
+            policy_name(chain.policy),
+            [HeldRule(rule.key(current.contents(key[:2])), rule.marked, rule.jump) for rule in current.rules[key]],
+        )
+        for key, chain in current.chains.items()
+    }
+
+
+def concerns_us(table: nf.TableKey) -> bool:
+    """Whether a table may hold something of ours."""
+    return _is_native(table) or _is_iptables(table)
+
+
+def transition(current: nf.Objects, stamp: Stamp | None) -> list[bytes]:
+    """The messages; none when the stamp is there already."""
+    wanted = stamp.wanted() if stamp else {}
+    holding = held(current)
+    changed = changed_tables(wanted, holding)
+    parts: list[bytes] = []
+    tables = dict.fromkeys([*current.tables, *(stamp.tables if stamp else ())])
+    for table in filter(_is_iptables, tables):
+        if (nf.FAMILY_NAMES[table[0]], table[1]) in changed:
+            parts += _iptables_table(table, current, holding, stamp)
+    native = [table for table in current.tables if _is_native(table)]
+    unwanted = any(stamp is None or table not in stamp.tables for table in native)
+    if unwanted or any(family == "inet" for family, _ in changed):
+        parts += map(nf_changes.delete_table, native)
+        parts += stamp.parts if stamp and any(map(_is_native, stamp.tables)) else ()
+    return parts
+
+
+def _iptables_table(table: nf.TableKey, current: nf.Objects, holding: Held, stamp: Stamp | None) -> Iterator[bytes]:
+    chains = [key for key in current.chains if key[:2] == table]
+    wanted = {key: chain for key, chain in stamp.chains.items() if key[:2] == table} if stamp else {}
+    adopt = nf.FAMILY_NAMES[table[0]] in residents(holding)
+    own = {key: ours(place(key), holding[place(key)], _keys(stamp, key) if adopt else ()) for key in chains}
+    if not wanted and _nothing_foreign(chains, own, current):
+        yield nf_changes.delete_table(table)
+        return
+    if stamp and wanted:
+        yield from _wanted_chains(table, wanted, current, stamp)
+    yield from (nf_changes.flush_chain(key) for key in chains if is_ours(place(key)))
+    for key in wanted:
+        assert stamp is not None
+        yield from _rules(key, stamp, [current.rules[key][index].handle for index in own.get(key, ())])
+    for key in chains:
+        if not is_ours(place(key)):
+            yield from (nf_changes.delete_rule(key, current.rules[key][index].handle) for index in own[key])
+    for key in chains:
+        emptied = bool(own[key]) and _nothing_foreign([key], own, current)
+        if key not in wanted and (is_ours(place(key)) or emptied):
+            yield nf_changes.delete_chain(key)
+
+
+def _wanted_chains(
+    table: nf.TableKey, wanted: Mapping[nf.ChainKey, nf.Chain], current: nf.Objects, stamp: Stamp
+) -> Iterator[bytes]:
+    if table not in current.tables:
+        yield nf_changes.new_table(table, stamp.tables[table])
+    for key, chain in wanted.items():
+        there = current.chains.get(key)
+        if there is None or there.policy != chain.policy:
+            yield nf_changes.new_chain(key, chain)
+
+
+def _rules(key: nf.ChainKey, stamp: Stamp, old: list[int]) -> Iterator[bytes]:
+    """The rules of one chain; `old` are the handles of our rules that they replace there."""
+    payloads = [rule.payload for rule in stamp.rules[key]]
+    if is_ours(place(key)):
+        yield from (nf_changes.new_rule(key, payload) for payload in payloads)
+        return
+    at_head = stamp.heads.get(key, 0)
+    yield from (nf_changes.new_rule(key, payload, append=False) for payload in reversed(payloads[:at_head]))
+    yield from (nf_changes.new_rule(key, payload, before=old[-1] if old else 0) for payload in payloads[at_head:])
+
+
+def _nothing_foreign(chains: list[nf.ChainKey], own: Mapping[nf.ChainKey, list[int]], current: nf.Objects) -> bool:
+    """Whether a table without our rules would be as empty as iptables makes it."""
+    return all(
+        is_ours(place(key))
+        or (
+            len(own[key]) == len(current.rules[key])
+            and key[2] in BUILT_IN_CHAINS
+            and current.chains[key].policy == nf.ACCEPT
+        )
+        for key in chains
+    )
+
+
+def _keys(stamp: Stamp | None, key: nf.ChainKey) -> list[tuple[bytes, ...]]:
+    return [rule.key for rule in stamp.rules.get(key, ())] if stamp else []
+
+
+def _is_native(table: nf.TableKey) -> bool:
+    return table[0] == nf.INET and table[1] in OUR_TABLES
+
+
+def _is_iptables(table: nf.TableKey) -> bool:
+    return table[0] in (nf.IPV4, nf.IPV6) and table[1] in NFT_TABLES

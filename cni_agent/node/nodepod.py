@@ -1,0 +1,78 @@
+"""Everything the agent knows about one pod of its node, in one place."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+
+from cni_agent.capture import Capture
+from cni_agent.decision import NotCaptured, decide
+from cni_agent.kernel.netns import Netns
+from cni_agent.node.drift import Notices
+from cni_agent.node.outcome import Outcome, Verdict
+from cni_agent.podview import PodView
+
+_NEW = Verdict(Outcome.WAITING_FOR_SANDBOX, "no-sandbox", "it has no container on this node yet")
+
+
+@dataclass(slots=True, eq=False)
+class NodePod:
+    """One pod. `pod` is what should be, `netns` and `applied` are what is, `verdict` is how they compare."""
+
+    uid: str
+    pod: PodView | None = None
+    decision: Capture | NotCaptured | None = None  # on this version of the pod, once it was wanted
+    netns: Netns | None = None  # proven to be its own, held open
+    applied: Capture | None = None  # read back from that namespace
+    own_addresses: tuple[str, ...] = ()  # reported ones, of which one was found in that namespace
+    notices: Notices | None = None  # changes of its rules, told by the kernel
+    verdict: Verdict = _NEW
+    since: float = field(
+        default_factory=time.time
+    )  # wall clock, of the verdict: to be shown, never to be reckoned with
+    settled: float = field(default_factory=time.monotonic)  # the same moment, for reckoning
+    seen: float | None = None  # monotonic, of its first container; None when it was there before us
+    proven: float | None = None  # monotonic, of its namespace
+    milliseconds: float | None = None  # from seen to verified
+    drifts: int = 0
+    failures: int = 0  # in a row
+    # its turn: one at a time
+    busy_since: float | None = None  # monotonic
+    again: bool = False
+    compare: bool = False  # ask the kernel, even if nothing of ours has changed
+    compared: float = 0.0  # monotonic
+    timer: asyncio.TimerHandle | None = None
+
+    def become(self, pod: PodView | None) -> None:
+        """There is a new version of the pod, or none any more."""
+        self.pod, self.decision = pod, None
+
+    def decided(self) -> Capture | NotCaptured:
+        """The decision on the pod, made once for each version of it. Raises `Invalid`."""
+        assert self.pod is not None
+        if self.decision is None:
+            self.decision = decide(self.pod, ipv6=False)
+        if self.applied is None or isinstance(self.decision, NotCaptured):
+            return self.decision
+        return replace(self.decision, ipv6=self.applied.ipv6)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is working in its namespace."""
+        return self.busy_since is not None
+
+    def fields(self) -> dict[str, object]:
+        """What every line about it says."""
+        return {
+            "pod": f"{self.pod.namespace}/{self.pod.name}" if self.pod else "",
+            "uid": self.uid,
+            "netns": self.netns.identity.inode if self.netns else None,
+        }
+
+    def release(self) -> None:
+        """Lets go of its namespace, which would otherwise live on without the pod. Nothing in it is touched."""
+        if self.notices is not None:
+            self.notices.close()
+        if self.netns is not None:
+            self.netns.close()
+        self.netns = self.applied = self.notices = self.milliseconds = None
+        self.own_addresses = ()

@@ -1,0 +1,37 @@
+"""How long to wait before a pod is tried again."""
+
+import random
+from typing import Final
+
+from cni_agent.kernel.failure import Failure
+from cni_agent.node.proof import STARTING, Refusal, Refused
+
+# A process leaves the node's namespace about a millisecond after it entered its container's cgroup, sometimes thirty;
+# nothing tells of it. The wait grows with the time waited, so that a look is never late by more than a quarter of it.
+# That a process enters is told by inotify; looks for it are for the case that it was not.
+_FIRST_LOOK: Final = 0.001
+_LOOKS_GROW: Final = 1.25
+_UNTOLD_GROW: Final = 2.0
+_LONGEST_LOOK: Final = 10.0
+_STARTS: Final = 10.0  # seconds that a start may take
+_FIRST_RETRY: Final = 0.05
+_LONGEST_RETRY: Final = 30.0
+
+
+def is_starting(failure: Failure) -> bool:
+    """Whether this is how every pod begins: it passes by itself."""
+    return isinstance(failure, Refused) and failure.reason in STARTING
+
+
+def is_over(failures: int) -> bool:
+    """Whether a pod has been starting for so long that something must be wrong."""
+    return _FIRST_LOOK * _LOOKS_GROW ** min(failures, 60) > _STARTS / 4
+
+
+def wait(failure: Failure, failures: int) -> float:
+    """Seconds until the next try, after so many in a row failed. Real failures are spread, so that pods do not retry
+    in step."""
+    if is_starting(failure):
+        grow = _UNTOLD_GROW if failure.reason == Refusal.NO_PROCESS else _LOOKS_GROW
+        return float(min(_LONGEST_LOOK, _FIRST_LOOK * grow ** min(failures - 1, 60)))
+    return float(min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(failures - 1, 20)) * random.uniform(0.8, 1.2))

@@ -1,0 +1,100 @@
+"""The work on one pod's namespace, as a thread does it: from settings to rules that were read back."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from cni_agent.addresses import NoAddress, has_ipv6
+from cni_agent.backends import Backend
+from cni_agent.capture import Capture
+from cni_agent.kernel.netns import Netns
+from cni_agent.node.drift import Mode, Notices
+from cni_agent.node.outcome import Outcome, Verdict
+from cni_agent.node.proof import Prover, Refusal, Refused
+from cni_agent.podview import PodView
+from cni_agent.rules import Ruleset
+
+Result = Literal["applied", "replaced", "unchanged", "drifted"]
+_SHOWN: Final = 3  # differences that a sentence repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Programmed:
+    """What the namespace now holds, and what had to be done. `disturbed`: somebody else wrote at the same time."""
+
+    result: Result
+    capture: Capture
+    own_addresses: tuple[str, ...]  # reported ones, of which one was found inside
+    notices: Notices | None
+    differences: str = ""
+    disturbed: bool = False
+    moment: float = field(default_factory=time.monotonic)  # when it was read back
+
+    def verdict(self, pod: PodView, *, first: bool, fresh: bool) -> Verdict:
+        """What this means for a pod. `first`: nothing was known of its namespace; `fresh`: we saw its sandbox start."""
+        if self.result == "drifted":
+            return Verdict(Outcome.DRIFTED, "reported", self.differences)
+        if self.result == "unchanged":
+            return Verdict(Outcome.ADOPTED, "in-place", "all its rules were in place")
+        if self.differences or (first and self.result == "replaced"):
+            return Verdict(Outcome.REPAIRED, "drift", self.differences or "rules that differed were replaced")
+        if not first:
+            return Verdict(Outcome.UPDATED, "settings", "its settings changed, and its rules with them")
+        if pod.phase == "Running" and not fresh:
+            since = pod.started or "its start"
+            return Verdict(Outcome.CAPTURED_LATE, "late", f"it had been running outside the mesh since {since}")
+        return Verdict(Outcome.CAPTURED, "programmed", "its rules are in place")
+
+
+def program(
+    backend: Backend,
+    netns: Netns,
+    capture: Capture,
+    *,
+    rulesets: Callable[[Capture], Ruleset],
+    known: Capture | None,
+    notices: Notices | None,
+    reported: tuple[str, ...],
+    prover: Prover,
+    drift: Mode,
+) -> Programmed:
+    """Makes the namespace hold these settings, or, when it is `known` to hold them, compares. Raises `Failure`."""
+    held = prover.addresses(netns) if known is None or reported else ()
+    prover.check_address(netns, reported, held)
+    if known is None:
+        capture = replace(capture, ipv6=_has_ipv6(held, capture, netns))
+    ruleset = rulesets(capture)
+    opened = None
+    if notices is None and drift != "off" and backend.name != "iptables-legacy":
+        opened = notices = Notices(netns)
+    try:
+        if notices is not None:
+            notices.transactions()
+        differences = ""
+        if known == capture:
+            found = backend.check(netns, ruleset)
+            if not found:
+                return Programmed("unchanged", capture, reported, notices)
+            differences = "; ".join(map(str, found[:_SHOWN])) + (
+                f"; and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
+            )
+            if drift != "repair":
+                return Programmed("drifted", capture, reported, notices, differences)
+        result = backend.apply(netns, ruleset)
+        # Our own change is announced too. One more than that is somebody else's, perhaps after we had read back.
+        ours = 0 if result == "unchanged" else 1
+        disturbed = notices is not None and notices.transactions() > ours
+        return Programmed(result, capture, reported, notices, differences, disturbed)
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        raise
+
+
+def _has_ipv6(held: Collection[str], capture: Capture, netns: Netns) -> bool:
+    """Whether the pod has IPv6. Where the sandbox starts before its network is set up, it has no address yet."""
+    try:
+        return has_ipv6(held, dual_stack=capture.dual_stack)
+    except NoAddress:
+        raise Refused(Refusal.NO_ADDRESS, f"{netns.name} has no address yet") from None

@@ -1,0 +1,285 @@
+"""Brings each pod from what is to what should be, whatever event came.
+
+Level-based: a turn looks at everything anew and does what is missing, so a lost, doubled or late event costs time and
+never correctness. One turn per pod at a time, pods beside each other. Decisions and proofs are made on the event loop,
+where nothing else changes meanwhile; only work in a namespace goes to a thread, with a descriptor that stays proven.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import lru_cache, partial
+from typing import Final
+
+from cni_agent import names
+from cni_agent.backends import Backend
+from cni_agent.capture import Capture
+from cni_agent.invalid import Invalid
+from cni_agent.kernel.failure import Failure, NetnsRefused
+from cni_agent.node import patience
+from cni_agent.node.drift import Mode
+from cni_agent.node.nodepod import NodePod
+from cni_agent.node.outcome import IN_PLACE, Outcome, Verdict
+from cni_agent.node.owners import Owners
+from cni_agent.node.preparing import Preparing
+from cni_agent.node.programming import Programmed, program
+from cni_agent.node.proof import Prover, Refused
+from cni_agent.node.wanted import wanted
+from cni_agent.node.whereabouts import Whereabouts
+from cni_agent.podview import PodView
+
+_BETWEEN_COMPARISONS: Final = 0.2  # of one pod, when somebody changes its rules again and again
+_STARTING: Final = "starting"
+_RULESETS: Final = 128
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """All pods of the node. `told` hears of each verdict that says something new."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        drift: Mode,
+        whereabouts: Whereabouts,
+        prover: Prover,
+        owners: Owners,
+        preparing: Preparing,
+        executor: Executor,
+        told: Callable[[NodePod, Verdict], None],
+    ) -> None:
+        self.pods: dict[str, NodePod] = {}
+        self._backend = backend
+        self._rulesets = lru_cache(_RULESETS)(backend.ruleset)  # a node's pods share a handful
+        self._drift = drift
+        self._whereabouts = whereabouts
+        self._prover = prover
+        self._owners = owners
+        self._preparing = preparing
+        self._executor = executor
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def pod_changed(self, pod: PodView) -> None:
+        """The API, or the folder, has this version of a pod."""
+        record = self.pods.setdefault(pod.uid, NodePod(pod.uid))
+        record.become(pod)
+        self.wake(pod.uid)
+
+    def pod_gone(self, uid: str) -> None:
+        """The pod was deleted."""
+        if uid in self.pods:
+            self.pods[uid].become(None)
+            self.wake(uid)
+
+    def sandbox_changed(self, uid: str, *, fresh: bool = True) -> None:
+        """A container came or went. `fresh`: it happened just now; otherwise we only found out."""
+        record = self.pods.get(uid)
+        if record is None:
+            if not self._whereabouts.present(uid):
+                return
+            record = self.pods.setdefault(uid, NodePod(uid))
+        if not self._whereabouts.present(uid):
+            record.seen = None
+        elif record.seen is None and fresh and record.netns is None:
+            record.seen = time.monotonic()
+        record.failures = 0
+        self.wake(uid)
+
+    def wake(self, uid: str, *, compare: bool = False) -> None:
+        """Gives a pod its turn: now, or after the one it has. `compare`: look into the kernel in any case."""
+        record = self.pods.get(uid)
+        if record is None:
+            return
+        record.compare |= compare
+        if record.busy:
+            record.again = True
+        else:
+            self._turn(record)
+
+    async def close(self) -> None:
+        """Takes no more turns, waits for the work that is under way, and lets go of everything."""
+        self._closed = True
+        while any(record.busy for record in self.pods.values()):
+            await asyncio.sleep(0.001)
+        for record in self.pods.values():
+            if record.timer is not None:
+                record.timer.cancel()
+            record.release()
+
+    def _turn(self, record: NodePod) -> None:
+        if self._closed:
+            return
+        if record.timer is not None:
+            record.timer.cancel()
+            record.timer = None
+        if record.pod is None:
+            self._release(record)
+            if not self._whereabouts.present(record.uid):
+                self.pods.pop(record.uid, None)
+            return
+        try:
+            goal = wanted(record.pod, record.decided(), present=self._whereabouts.present(record.uid))
+            if isinstance(goal, Verdict):
+                self._release(record)
+                self._settle(record, goal)
+                if goal.outcome == Outcome.WAITING_FOR_SANDBOX:
+                    self._preparing.pod(record.pod)
+                return
+            self._hold(record, record.pod)
+        except Invalid as invalid:
+            self._release(record)
+            self._settle(record, Verdict(Outcome.INVALID, "invalid", str(invalid)))
+        except Failure as failure:
+            self._failed(record, failure)
+        except OSError as error:  # no descriptor left, for one
+            self._failed(record, Failure("system", str(error)))
+        else:
+            if not self._is_in_place(record, record.pod, goal):
+                self._program(record, record.pod, goal)
+
+    def _hold(self, record: NodePod, pod: PodView) -> None:
+        """Finds and proves the pod's namespace, or proves anew the one that is held: sandboxes are replaced."""
+        pids = self._whereabouts.pids(record.uid)
+        try:
+            netns = self._prover.prove(record.uid, pids, pod.addresses if record.netns is None else ())
+        except Refused as refused:
+            if record.netns is not None and record.netns.identity in refused.seen:
+                return  # it made namespaces of its own, beside the one that is proven
+            if record.netns is not None:
+                self._release(record)
+                record.seen = time.monotonic()  # its sandbox has ended; the next one is a new one
+            raise
+        if record.netns is not None and record.netns.identity == netns.identity:
+            netns.close()
+            return
+        self._release(record)
+        self._whereabouts.sandboxes.neglect(record.uid)
+        record.netns, record.proven = netns, time.monotonic()
+        self._owners.claim(netns.identity, record.uid)
+
+    def _release(self, record: NodePod) -> None:
+        if record.netns is not None:
+            self._owners.release(record.netns.identity)
+            record.release()
+
+    def _is_in_place(self, record: NodePod, pod: PodView, goal: Capture) -> bool:
+        return (
+            record.applied == goal
+            and not record.compare
+            and (not pod.addresses or record.own_addresses == pod.addresses)
+            and record.verdict.outcome in IN_PLACE | {Outcome.DRIFTED}
+        )
+
+    def _program(self, record: NodePod, pod: PodView, goal: Capture) -> None:
+        assert record.netns is not None
+        job = partial(
+            program,
+            self._backend,
+            record.netns,
+            goal,
+            rulesets=self._rulesets,
+            known=record.applied,
+            notices=record.notices,
+            reported=pod.addresses,
+            prover=self._prover,
+            drift=self._drift,
+        )
+        record.busy_since, record.again, record.compare = time.monotonic(), False, False
+        future = self._loop.run_in_executor(self._executor, job)
+        future.add_done_callback(partial(self._programmed, record))
+
+    def _programmed(self, record: NodePod, future: "asyncio.Future[Programmed]") -> None:
+        record.busy_since = None
+        if future.cancelled():  # before it began: we are being stopped
+            return
+        error = future.exception()
+        if isinstance(error, Failure):
+            self._failed(record, error)
+        elif error is not None:  # a bug of ours must not stop the other pods, nor this one for good
+            logger.error("unexpected error", exc_info=error, extra=record.fields())
+            self._failed(record, Failure("unexpected", repr(error)))
+        else:
+            self._succeeded(record, future.result())
+        if record.again and record.timer is None:
+            self._turn(record)
+
+    def _succeeded(self, record: NodePod, done: Programmed) -> None:
+        if record.notices is None and done.notices is not None:
+            record.notices = done.notices
+            record.notices.follow(self._loop, partial(self._rules_changed, record.uid))
+        pod, first = record.pod, record.applied is None
+        if pod is None:  # deleted meanwhile; one more turn lets go of it
+            record.again = True
+            return
+        self._preparing.ipv6 = done.capture.ipv6
+        record.applied, record.own_addresses = done.capture, done.own_addresses
+        record.failures, record.compared = 0, done.moment
+        if first and record.seen is not None:
+            record.milliseconds = (done.moment - record.seen) * 1000
+        if done.result == "unchanged" and not first and record.verdict.outcome in IN_PLACE:
+            return
+        verdict = done.verdict(pod, first=first, fresh=record.seen is not None)
+        if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
+            record.drifts += 1
+        self._settle(record, verdict, done.moment)
+        if first and names.VALIDATION_CONTAINER not in pod.init_containers:
+            sentence = "it has no istio-validation container: its application does not wait until it is captured"
+            self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
+        if done.disturbed:
+            self.wake(record.uid, compare=True)
+
+    def _rules_changed(self, uid: str) -> None:
+        """The kernel announced a change in the pod's namespace that was not ours."""
+        record = self.pods.get(uid)
+        if record is None:
+            return
+        wait = record.compared + _BETWEEN_COMPARISONS - time.monotonic()
+        if wait <= 0:
+            self.wake(uid, compare=True)
+        elif record.timer is None and not record.busy:
+            record.compare = True
+            self._later(record, wait)
+        else:
+            record.compare = record.again = True
+
+    def _failed(self, record: NodePod, failure: Failure) -> None:
+        record.failures += 1
+        if patience.is_starting(failure) and not patience.is_over(record.failures):
+            self._whereabouts.sandboxes.attend(record.uid)
+            verdict = Verdict(Outcome.WAITING_FOR_SANDBOX, _STARTING, str(failure))
+        elif isinstance(failure, Refused | NetnsRefused):
+            self._release(record)
+            verdict = Verdict(Outcome.REFUSED, failure.reason, str(failure))
+        else:
+            verdict = Verdict(Outcome.FAILED, failure.reason, str(failure))
+        self._settle(record, verdict)
+        self._later(record, patience.wait(failure, record.failures))
+
+    def _later(self, record: NodePod, seconds: float) -> None:
+        if record.timer is not None:
+            record.timer.cancel()
+        record.timer = self._loop.call_later(seconds, self._due, record)
+
+    def _due(self, record: NodePod) -> None:
+        record.timer = None
+        self.wake(record.uid)
+
+    def _settle(self, record: NodePod, verdict: Verdict, moment: float | None = None) -> None:
+        """Remembers a verdict, and tells of it when it says something new."""
+        previous = record.verdict
+        changed = (verdict.outcome, verdict.reason) != (previous.outcome, previous.reason)
+        record.verdict = verdict
+        if changed:
+            now = time.monotonic()
+            record.settled = now if moment is None else moment
+            record.since = time.time() - (now - record.settled)
+        if verdict.reason == _STARTING:
+            return  # every pod is that for a few milliseconds
+        if changed or verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED, Outcome.UPDATED):
+            self._told(record, verdict)
