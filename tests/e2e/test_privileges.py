@@ -117,9 +117,9 @@ def write(kube: Cluster, kind: str, name: str, namespace: str, rules: list[Objec
 def test_the_agent_needs_to_see_pods(kube: Cluster, mesh: Mesh, outside: Object, verb: str) -> None:
     namespace = mesh.meshed()
     with forbidden(kube, "clusterrole/initless-cni-agent", "pods", verb):
-        for found in agent.pods(kube):
-            kube.delete("pod", found["metadata"]["name"], SYSTEM)
-        until("another agent runs", lambda: said(kube, agent.AGENT, "cni-agent", "forbidden"), 30)
+        name = another(kube, agent.AGENT)
+        words = f'cannot {verb} resource "pods"'
+        until("it says what it may not do", lambda: said(kube, name, "cni-agent", words), 30)
         mesh.create(namespace, pod("web"))
         (one,) = until("a pod", lambda: kube.pods(namespace))
         until("istio-validation waits", lambda: is_held(kube, one), 30)
@@ -135,14 +135,26 @@ def test_the_agent_needs_to_send_events(kube: Cluster, mesh: Mesh) -> None:
     with forbidden(kube, "clusterrole/initless-cni-agent", "events", "create"):
         time.sleep(1)  # the authorizer reads roles from a cache
         kube.in_namespace_of(one, "nft", "flush", "ruleset")
-        until("it says that it could not", lambda: said(kube, agent.AGENT, "cni-agent", "cannot send an Event"), 15)
+        (name,) = (found["metadata"]["name"] for found in agent.pods(kube))
+        until("it says that it could not", lambda: said(kube, name, "cni-agent", "cannot send an Event"), 15)
 
 
-def said(kube: Cluster, selector: str, container: str, words: str) -> bool:
-    """Whether the newest pod has these words in its log."""
-    newest = max(kube.pods(SYSTEM, selector), key=lambda found: found["metadata"]["creationTimestamp"])
-    done = kube.try_kubectl("logs", "-n", SYSTEM, newest["metadata"]["name"], "-c", container)
-    return words in done.stdout.replace('\\"', '"')  # as the API server wrote it, before it became JSON
+def another(kube: Cluster, selector: str) -> str:
+    """Has a pod replaced; the name of the new one."""
+    before = {found["metadata"]["name"]: found for found in kube.pods(SYSTEM, selector)}
+    alive = [name for name, found in before.items() if "deletionTimestamp" not in found["metadata"]]
+    kube.kubectl("delete", "pod", "-n", SYSTEM, alive[0], "--wait=false")
+
+    def look() -> str:
+        return next(iter({found["metadata"]["name"] for found in kube.pods(SYSTEM, selector)} - set(before)), "")
+
+    return until("another pod", look, 30)
+
+
+def said(kube: Cluster, name: str, container: str, words: str) -> bool:
+    """Whether a pod has these words in its log, quotation marks as they were before the log was JSON."""
+    done = kube.try_kubectl("logs", "-n", SYSTEM, name, "-c", container)
+    return words in done.stdout.replace('\\"', '"')
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +196,7 @@ def test_the_injector_needs_each_of_its_rights(
         if resource == "mutatingwebhookconfigurations":  # whose CA bundle was lost
             bundle = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
             kube.kubectl("patch", resource, "initless-injector", "--type=json", "-p", json.dumps(bundle))
-        oldest = kube.pods(SYSTEM, INJECTOR)[0]["metadata"]["name"]
-        kube.kubectl("delete", "pod", "-n", SYSTEM, oldest, "--wait=false")
+        name = another(kube, INJECTOR)
         words = f'cannot {verb} resource "{resource}"'
-        until("it says what it may not do", lambda: said(kube, INJECTOR, container, words), 45)
+        until("it says what it may not do", lambda: said(kube, name, container, words), 45)
     deployment.ready(kube)
