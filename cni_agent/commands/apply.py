@@ -24,7 +24,7 @@ Exit codes: 0 the rules are there, read back and compared; 2 a value or the usag
 
 
 @click.command(epilog=EPILOG)
-@namespace_options
+@namespace_options()
 @capture_options
 def apply(netns: Netns, backend: str, capture: Callable[[bool | None], Capture]) -> None:
     """Program the rules for a pod, or for istio-iptables flags, in its namespace; print one line of JSON.

@@ -20,7 +20,7 @@ wrong; 3 the pod is not captured; 4 refused (the node's namespace, not a namespa
 
 
 @click.command(epilog=EPILOG)
-@namespace_options
+@namespace_options()
 @capture_options
 def check(netns: Netns, backend: str, capture: Callable[[bool | None], Capture]) -> None:
     """Compare the rules in a namespace, in order, with those for a pod or for istio-iptables flags. Writes nothing."""

@@ -20,22 +20,27 @@ EXIT_REFUSED: Final = 4
 EXIT_FAILED: Final = 5
 
 
-def namespace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def namespace_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command `--netns`, as an open namespace, and `--backend`, as a name or `auto`."""
 
-    @functools.wraps(command)
-    def wrapped(netns: str, backend: Name | str, **rest: Any) -> Any:
-        with failing(), Netns.open(netns) as opened:
-            return command(netns=opened, backend=backend, **rest)
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(netns: str | None, backend: Name | str, **rest: Any) -> Any:
+            if netns is None:
+                return command(netns=None, backend=backend, **rest)
+            with failing(), Netns.open(netns) as opened:
+                return command(netns=opened, backend=backend, **rest)
 
-    wrapped = click.option(
-        "--backend", type=click.Choice(["auto", *BACKENDS]), default="auto", show_default=True,
-        help="Where the rules live. auto: the first that works here, found by trying.",
-    )(wrapped)  # fmt: skip
-    return click.option(
-        "--netns", required=True, metavar="PATH",
-        help="The pod's network namespace, such as /run/netns/NAME or /proc/PID/ns/net.",
-    )(wrapped)  # fmt: skip
+        wrapped = click.option(
+            "--backend", type=click.Choice(["auto", *BACKENDS]), default="auto", show_default=True,
+            help="Where the rules live. auto: the first that works here, found by trying.",
+        )(wrapped)  # fmt: skip
+        return click.option(
+            "--netns", required=required, metavar="PATH",
+            help="The pod's network namespace, such as /run/netns/NAME or /proc/PID/ns/net.",
+        )(wrapped)  # fmt: skip
+
+    return decorate
 
 
 @contextmanager

@@ -309,7 +309,7 @@ def test_drivers_and_runtimes(cgroups: Node, tmp_path: Path, driver: str) -> Non
 @in_node
 def test_every_backend_captures_and_repairs(cgroup: Node, tmp_path: Path, backend: str) -> None:
     """Legacy iptables announces no changes: the slow comparison has to find them, here a faster one."""
-    (tmp_path / "sitecustomize.py").write_text("from cni_agent import upkeep; upkeep.LEGACY_PERIOD = 1.0")
+    (tmp_path / "sitecustomize.py").write_text("from cni_agent.node import upkeep; upkeep.LEGACY_PERIOD = 1.0")
     flush = "nft flush ruleset" if backend != "iptables-legacy" else "iptables-legacy -t nat -F"
     with RunningAgent(cgroup, tmp_path, "--backend", backend, environment={"PYTHONPATH": str(tmp_path)}) as agent:
         sandbox = Sandbox(cgroup.kubepods)
@@ -323,7 +323,7 @@ def test_every_backend_captures_and_repairs(cgroup: Node, tmp_path: Path, backen
 def test_work_that_does_not_end_fails_the_health_check(cgroup: Node, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import time\n"
-        "from cni_agent import agent, programming\n"
+        "from cni_agent.node import agent, programming\n"
         "agent._STUCK_SECONDS = 0.5\n"
         "programming.has_ipv6 = lambda *_, **__: time.sleep(3)\n"
     )

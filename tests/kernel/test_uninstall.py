@@ -1,6 +1,8 @@
 """Taking Initless away: pods of the mesh are clean afterwards, everything else is as it was."""
 
+import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,3 +61,19 @@ def test_a_process_in_the_hosts_namespace_is_not_cleaned(cgroup: Node) -> None:
     [removal] = remove_all(backend("iptables-nft"), [pod_view(sandbox.manifest())])
     assert removal.reason == "host-namespace"
     assert rules() == before
+
+
+@in_node
+def test_the_command_cleans_every_pod_and_tells_of_each(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    sandboxes = [Sandbox(cgroup.kubepods, f"10.9.0.{number}") for number in (1, 2)]
+    with agent:
+        for sandbox in sandboxes:
+            run(sandbox, agent)
+    command = [sys.executable, "-m", "cni_agent", "remove", "--all", "--pods-from", str(agent.pods)]
+    for outcome in ("removed", "unchanged"):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert {line["uid"]: line["outcome"] for line in lines} == {sandbox.uid: outcome for sandbox in sandboxes}
+    assert all("ISTIO" not in rules(sandbox.netns) for sandbox in sandboxes)
