@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -17,6 +18,7 @@ from cni_agent.explaining.trace import arranged
 from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.namespace_addresses import addresses
 from cni_agent.kernel.netns import Netns
+from cni_agent.node.lookup import namespace_path
 from cni_agent.values import unique
 
 EPILOG = """
@@ -27,6 +29,7 @@ Examples:
   cni-agent explain --pod web-0.yaml --from 10.0.3.4 --port 8080 --verbose
   cni-agent explain -i '*' -b '*' -o 3306 --to 10.96.0.20:53 --proto udp --json
   cni-agent explain --live --netns /proc/4711/ns/net --pod web-0.yaml --to 10.96.0.20:3306
+  kubectl -n initless-system exec POD_OF_THE_AGENT -- cni-agent explain --live --pod shop/web-0 --to 10.96.0.20:3306
 
 \b
 Walked is the first packet of a connection: the later ones follow it, whatever the rules say by then. What the pod
@@ -54,6 +57,13 @@ class Answer:
               help="Whose rules.  [default: iptables-nft; with --live the one that has rules there]")  # fmt: skip
 @click.option("--live", is_flag=True, help="Walk the rules that the kernel has, and show their packet counters.")
 @click.option("--netns", metavar="PATH", help="With --live: the pod's namespace, such as /proc/PID/ns/net.")
+@click.option(
+    "--socket",
+    metavar="PATH",
+    default="/run/initless/agent.sock",
+    show_default=True,
+    help="With --live and without --netns: the agent that knows where --pod [NAMESPACE/]NAME is.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Every rule that is looked at, not only those that match.")
 @click.option("--json", "as_json", is_flag=True, help="As data, with every rule that is looked at.")
 @capture_options
@@ -62,6 +72,7 @@ def command(
     backend: Name | None,
     live: bool,
     netns: str | None,
+    socket: str,
     verbose: bool,
     as_json: bool,
     capture: CaptureSource,
@@ -69,21 +80,32 @@ def command(
     """Say what becomes of a connection: rule by rule, which one decides, and whose setting that is.
 
     The rules are those of a pod's manifest, or of istio-iptables flags. With --live they are those of the kernel, and
-    are compared with the settings where such are given.
+    are compared with the settings where such are given. There --pod may be the name of a pod that the agent knows.
     """
-    if live != (netns is not None):
-        raise click.UsageError("--live and --netns PATH go together.")
-    if netns is None:
+    if netns is not None and not live:
+        raise click.UsageError("--netns goes with --live.")
+    if not live:
         answer = _by_settings(connection, backend or "iptables-nft", capture)
     else:
-        with failing(), Netns.open(netns) as opened:
-            answer = _by_kernel(connection, backend, opened, capture)
+        with failing():
+            if netns is None:
+                netns, capture = _by_name(socket, capture), CaptureSource(None, {}, False, "")
+            with Netns.open(netns) as opened:
+                answer = _by_kernel(connection, backend, opened, capture)
     said, settings = answer.explanation, answer.settings
     causes = unique(capture.cause(setting, settings) for setting in said.settings) if settings else ()
     if as_json:
         click.echo(json.dumps(as_data(said, causes, answer.differences), indent=2))
     else:
         click.echo(text(said, causes, answer.differences, verbose=verbose), nl=False)
+
+
+def _by_name(socket: str, capture: CaptureSource) -> str:
+    if capture.path is None or capture.path == "-" or Path(capture.path).exists():
+        raise click.UsageError(
+            "--live needs --netns PATH, or --pod [NAMESPACE/]NAME as the agent of this node knows it."
+        )
+    return namespace_path(socket, capture.path)
 
 
 def _by_settings(connection: Connection, backend: Name, capture: CaptureSource) -> Answer:

@@ -29,7 +29,7 @@ class CaptureSource:
     """The options that describe what to capture. They are read when it is called, and not before."""
 
     def __init__(self, path: str | None, given: dict[str, str], ipv6: bool, resolv_conf: str) -> None:
-        self._path = path
+        self.path = path
         self._given = given
         self._ipv6 = ipv6
         self._resolv_conf = resolv_conf
@@ -54,15 +54,15 @@ class CaptureSource:
     @property
     def given(self) -> bool:
         """Whether there are any; variables alone do not count, as they may be there for something else."""
-        return self._path is not None or bool(self._given)
+        return self.path is not None or bool(self._given)
 
     @functools.cached_property
     def pod(self) -> PodView | None:
         """The pod, where the settings are a pod's. Read once: it may come by stdin."""
-        if self._path is None:
+        if self.path is None:
             return None
         try:
-            return read_pod(_read(self._path), self._path)
+            return read_pod(_read(self.path), self.path)
         except Invalid as error:
             fail_invalid(error)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -466,3 +467,20 @@ def test_bad_settings_are_named(cgroup: Node, tmp_path: Path) -> None:
         assert done.returncode in (1, 2)
         assert named in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@in_node
+def test_explain_knows_a_pod_by_its_name(cgroup: Node, tmp_path: Path) -> None:
+    agent = RunningAgent(cgroup, tmp_path)
+    sandbox = Sandbox(cgroup.kubepods, "10.9.0.1")
+    with agent:
+        run(sandbox, agent)
+        name = sandbox.manifest()["metadata"]["name"]
+        program = [sys.executable, "-m", "cni_agent", "explain", "--live", "--socket", agent.socket]
+        for pod in (name, f"shop/{name}"):
+            done = subprocess.run([*program, "--pod", pod, "--to", "10.96.0.7:80"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert "15001" in done.stdout
+        unknown = subprocess.run([*program, "--pod", "nobody", "--to", "10.96.0.7:80"], capture_output=True, text=True)
+        assert unknown.returncode == 5
+        assert "none of that name on this node" in unknown.stderr

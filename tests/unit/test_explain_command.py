@@ -129,8 +129,8 @@ def test_a_pod_that_is_not_captured(manifest: dict[str, Any]) -> None:
         ("--to 10.0.0.7:80 --from fd00::1", "different families"),
         (f"--from {POD_IP} --port 80", "with --to"),
         ("--from 127.0.0.1 --port 80", "with --to"),
-        ("--to 10.0.0.7:80 --live", "go together"),
-        ("--to 10.0.0.7:80 --netns /x", "go together"),
+        ("--to 10.0.0.7:80 --live", "--live needs --netns"),
+        ("--to 10.0.0.7:80 --netns /x", "--netns goes with --live"),
     ],
 )
 def test_wrong_usage(args: str, words: str) -> None:
