@@ -137,4 +137,4 @@ class Mesh:
         if os.environ.get("INITLESS_KEEP"):
             return
         for name in self._made:
-            self.kube.kubectl("delete", "namespace", name, "--wait=false")
+            self.kube.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
