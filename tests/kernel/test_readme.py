@@ -25,10 +25,10 @@ def test_snippets_that_need_root(page: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_that_tests_everything_is_the_one_that_ci_runs() -> None:
-    """It cannot be run from within itself; CI runs it, and nothing else."""
+    """It cannot be run from within itself; CI runs it, and then the tests on a cluster."""
     (step,) = snippets.steps(README, "console ci")
     assert step.command == "scripts/test"
-    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == f"exec {step.command}"
+    assert step.command in (ROOT / ".ci/run").read_text().splitlines()
 
 
 def test_a_line_that_is_not_printed_is_noticed(tmp_path: Path) -> None:
