@@ -60,7 +60,7 @@ def inject(
     given = {name: path for name, path in (("values", values), ("mesh", mesh), ("config", config)) if path}
     try:
         texts = {name: Path(path).read_text() for name, path in given.items()}
-        documents = Documents(**texts, names=given)
+        documents = Documents(texts.get("values"), texts.get("mesh"), texts.get("config"), given)
         settings = read_settings(documents, Options(revision, native_sidecars, compatibility))
     except (Invalid, OSError, UnicodeDecodeError) as error:
         click.echo(f"injector inject: {error}", err=True)

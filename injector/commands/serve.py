@@ -46,7 +46,7 @@ Exit codes: 0 drained after SIGTERM or SIGINT; 1 failed; 2 an option, a setting 
     type=click.Choice(["files", "cluster"]),
     default="files",
     help="files: --values, --mesh and --config over our defaults. cluster: the ConfigMaps "
-    "istio-sidecar-injector[-REVISION] and istio[-REVISION]; a file that is given wins over its key.",
+    "istio-sidecar-injector[-REVISION] and istio[-REVISION]; a file that is given is merged over its key.",
 )
 @option("--values", metavar="FILE", help="Chart values (YAML), as in the ConfigMap istio-sidecar-injector.")
 @option("--mesh", metavar="FILE", help="Mesh config (YAML), as in the ConfigMap istio.")

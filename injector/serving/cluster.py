@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +39,7 @@ class _Namespace(msgspec.Struct):
 
 
 class ClusterSource:
-    """Follows the ConfigMaps of one revision, and what else answers depend on. A file that was given wins over them."""
+    """Follows the ConfigMaps of one revision, and what else answers depend on. Files that were given go over them."""
 
     def __init__(self, access: Access, namespace: str, options: Options, given: FileSource) -> None:
         self._access = access
@@ -115,7 +116,7 @@ class _View:
         return ((name, mirror.problem) for name, mirror in self.mirrors.items() if mirror.problem)
 
     def documents(self, given: Documents) -> Documents:
-        """The texts of the ConfigMaps, under those of files; `Invalid` when one that is needed is missing."""
+        """The texts of files over those of the ConfigMaps; `Invalid` when one that is needed is missing."""
         texts: dict[str, str] = {}
         names: dict[str, str] = {}
         missing: list[Violation] = []
@@ -125,21 +126,17 @@ class _View:
             ("config", injector_name, injector),
             ("mesh", mesh_name, mesh),
         ):
-            text = getattr(given, key)
-            if text is not None:
-                texts[key], names[key] = text, given.names[key]
-                continue
             data: dict[str, str] = next((found.data for found in mirror.objects.values()), {})
             if key in data:
                 texts[key], names[key] = data[key], f"{name} key {key}"
-            else:
+            elif getattr(given, key) is None:
                 problem = mirror.problem or "not found"
                 missing.append(
                     Violation(name, key, f"that key in it ({problem}); install istiod, or give --{key} FILE")
                 )
         if missing:
             raise Invalid(missing)
-        return Documents(**texts, names=names)
+        return replace(given, beneath=Documents(texts.get("values"), texts.get("mesh"), texts.get("config"), names))
 
     def facts(self) -> ClusterFacts:
         """The snapshot that goes with the settings."""

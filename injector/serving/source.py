@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from cni_agent.invalid import Invalid, Violation, shown
+from injector.config.defaults import over
 from injector.facts import NO_FACTS, ClusterFacts
 from injector.serving import files
 from injector.serving.scoreboard import Row
@@ -37,12 +38,16 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True)
 class Documents:
-    """The settings as texts (YAML, and so JSON too); None means our defaults. `names` says where each came from."""
+    """The settings as texts (YAML, and so JSON too); None means our defaults. `names` says where each came from.
+
+    `beneath`: what they are merged over, key by key; the cluster's, where files are given beside it.
+    """
 
     values: str | None = None
     mesh: str | None = None
     config: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    beneath: "Documents | None" = None
 
 
 class Live(NamedTuple):
@@ -81,7 +86,8 @@ class Current:
         self._row["settings_stale"] = 0
         self._row["settings_time"] = int(time.time())
         self._row.add("settings_applied")
-        log.info("settings applied", extra=dict(documents.names))
+        beneath = {f"{key}_over": name for key, name in (documents.beneath or Documents()).names.items()}
+        log.info("settings applied", extra={**documents.names, **beneath})
 
     def refuse(self, problem: str) -> None:
         """Keeps what is in use and says why; the same problem is said once."""
@@ -103,13 +109,16 @@ class Current:
 def read_settings(documents: Documents, options: Options) -> Settings:
     """All texts into one `Settings`; raises `Invalid` with all that is wrong."""
     violations: list[Violation] = []
-    parsed: dict[str, Mapping[str, Any] | None] = {}
-    for key in ("values", "mesh", "config"):
-        text = getattr(documents, key)
-        try:
-            parsed[key] = _mapping(documents.names.get(key, key), text)
-        except Invalid as error:
-            violations += error.violations
+    parsed: dict[str, Any] = {}
+    for layer in (documents.beneath or Documents(), documents):
+        for key in ("values", "mesh", "config"):
+            try:
+                given = _mapping(layer.names.get(key, key), getattr(layer, key))
+            except Invalid as error:
+                violations += error.violations
+            else:
+                below = parsed.get(key)
+                parsed[key] = over(below, given) if below and given else given or below
     if violations:
         raise Invalid(violations)
     return load_settings(parsed["values"], parsed["mesh"], config=parsed["config"], **options._asdict())
@@ -155,7 +164,7 @@ class FileSource:
             before = files.signature(paths)
             texts = {key: _text(key, path) for key, path in self._paths.items()}
             if files.signature(paths) == before:  # else some could be from before a symlink swap, some from after
-                return Documents(**texts, names=self._paths)
+                return Documents(texts.get("values"), texts.get("mesh"), texts.get("config"), self._paths)
 
     async def watch(self, changed: Callable[[], None], interval: float = files.INTERVAL) -> None:
         """Calls `changed` whenever a file changed, forever."""

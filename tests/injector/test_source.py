@@ -61,7 +61,7 @@ async def stock(api: FakeApiServer, hub: str = "one", suffix: str = "") -> None:
 
 
 def hub(settings: Current) -> str:
-    return str(settings._documents.values) if settings._documents else ""
+    return settings.live.settings.chart.hub if settings.live else ""
 
 
 # Files
@@ -265,16 +265,18 @@ def test_bad_settings_are_refused_whole() -> None:
     asyncio.run(talk())
 
 
-def test_a_file_wins_over_its_key(tmp_path: Path) -> None:
+def test_a_file_is_merged_over_its_key(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
-    values.write_text(VALUES % "file")
+    values.write_text("initless: {holdTimeout: 42s}")
 
     async def talk() -> None:
         async with fake_apiserver() as api:
             await stock(api)
             settings = current()
             async with running(follow(api, settings, values=str(values))):
-                await until(lambda: "file" in hub(settings))
+                await until(lambda: "one" in hub(settings))
+                assert settings.live
+                assert settings.live.settings.hold_timeout == "42s"
                 values.write_text(VALUES % "newer")
                 await until(lambda: "newer" in hub(settings))
 
