@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_agent import names
-from cni_agent.invalid import Invalid
+from cni_agent.invalid import Invalid, shown
 from cni_agent.values import Refused
 from injector.facts import ClusterFacts
 from injector.mutation import annotations as known
@@ -105,6 +105,7 @@ class _Injector:
         for name in self._templates():
             self._merge(name, workload, overrides, native)
         self._refuse_twins()
+        self._refuse_two_sources()
         overrides.reapply(self.template)
         tproxy = "TPROXY" in (
             workload.config.get("interceptionMode"),
@@ -193,6 +194,19 @@ class _Injector:
         if twins and not self.settings.stock:
             chosen = ", ".join(self._templates())
             raise Refused(f"templates {chosen} make {', '.join(sorted(twins))} an init container and not one")
+
+    def _refuse_two_sources(self) -> None:
+        """A volume of the pod's own may have the name of one of ours; merged, it would have the sources of both."""
+        if self.settings.stock:
+            return
+        for slot in self.draft.lists["volumes"]:
+            if slot.index is not None and slot.content is not None:
+                sources = sorted(key for key, value in slot.content.items() if key != "name" and value is not None)
+                if len(sources) > 1:
+                    raise Refused(
+                        f"volume {shown(slot.name)}: the sidecar needs one of that name too ({' and '.join(sources)}); "
+                        "give the pod's own another name"
+                    )
 
     def _former(self, name: str) -> Any:
         """The value of a variable of the istio-proxy that an earlier injection put in."""

@@ -46,6 +46,8 @@ def rewrite(draft: Draft, settings: Settings, before: Any) -> Rewrite:
     agent = settings.mesh.status_port
     port = int(draft.annotations.get(STATUS_PORT, str(agent)).strip())
     ours = not settings.stock
+    if ours and port == 0:  # no agent answers: the probes of the pod go where they went; the peer sends them to port 0
+        return result
     table: dict[str, Line] = {}
     for where, slot in draft.containers():
         if slot.name == names.PROXY_CONTAINER:

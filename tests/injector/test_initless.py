@@ -232,3 +232,27 @@ def test_all_bad_annotations_are_said_at_once() -> None:
     )
     message = ask(bad, load_settings())["status"]["message"]
     assert all(name in message for name in ("proxyCPU", "excludeInterfaces", "statusPort must be"))
+
+
+def test_without_a_status_port_probes_stay_as_they_are() -> None:
+    probe = {"httpGet": {"port": 8080, "path": "/ready"}}
+    given = {
+        "metadata": {"name": "web", "annotations": {"status.sidecar.istio.io/port": "0"}},
+        "spec": {"containers": [{"name": "app", "image": "app", "readinessProbe": probe}]},
+    }
+    result = patched(given, load_settings())
+    [app] = [container for container in result["spec"]["containers"] if container["name"] == "app"]
+    assert app["readinessProbe"] == probe
+
+
+def test_a_volume_that_has_the_name_of_ours_is_refused_by_name() -> None:
+    given = {
+        "metadata": {"name": "web"},
+        "spec": {
+            "containers": [{"name": "app", "image": "app"}],
+            "volumes": [{"name": "istio-token", "secret": {"secretName": "mine"}}],
+        },
+    }
+    response = ask(given, load_settings())
+    assert not response["allowed"]
+    assert "volume 'istio-token'" in response["status"]["message"]
