@@ -78,6 +78,8 @@ def test_a_component_is_restarted(kube: Cluster, mesh: Mesh, outside: Object, co
     assert kube.node("true") == ""
     until("the API server is ready", lambda: kube.try_kubectl("get", "--raw", "/readyz").returncode == 0, 60)
     until("the node is ready", lambda: node_is_ready(kube), 60)
+    for found in (outside, one):
+        until("its kubelet lets us in", lambda: kube.run(found, "application", "resolve", "localhost"), 30)  # noqa: B023
     assert_captured(kube, one, outside)
     mesh.create(namespace, pod("after"))
     for found in mesh.ready(namespace, count=2, seconds=90):

@@ -71,10 +71,9 @@ def test_a_revision_and_its_tag_by_helm(kube: Cluster, mesh: Mesh) -> None:
             assert json.loads(one["metadata"]["annotations"]["sidecar.istio.io/status"])["revision"] == revision
     finally:
         helm("uninstall", "canary", "-n", SYSTEM, "--wait")
-    left = kube.kubectl(
-        "get", "all,secret,cm,role,rolebinding", "-n", SYSTEM, "-l", "app.kubernetes.io/instance=canary"
-    )
-    assert left == ""
+    kinds = "all,secret,configmap,role,rolebinding,mutatingwebhookconfiguration,clusterrole"
+    ours = ["get", kinds, "-n", SYSTEM, "-l", "app.kubernetes.io/instance=canary"]
+    until("nothing of it is left", lambda: kube.kubectl(*ours) == "", 60)
 
 
 def helm(*arguments: str) -> None:
