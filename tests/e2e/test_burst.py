@@ -37,7 +37,6 @@ def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh) -> None:
     assert {name: early for name, early in ahead.items() if early <= 0} == {}, "istio-validation was there first"
     restarts = {status_of(one, found["name"])["restartCount"] for one in pods for found in containers(one)}
     assert restarts == {0}
-    assert with_initless < 2 * without + 5
 
 
 def start(kube: Cluster, namespace: str, pods: list[Object]) -> float:
