@@ -6,7 +6,7 @@ from typing import Any, Final
 from cni_agent import names
 from injector.mutation import environment, volumes
 from injector.mutation.annotations import REWRITE_PROBES
-from injector.mutation.multus import ISTIO_CNI, NETWORKS, with_network
+from injector.mutation.multus import ISTIO_CNI, NETWORKS, with_network, without_network
 from injector.mutation.proxy_container import arguments, image, probe, proxy_container, readiness_probe
 from injector.mutation.validation_container import validation_container
 from injector.mutation.workload import Workload
@@ -155,11 +155,19 @@ def _annotations(workload: Workload) -> dict[str, str]:
     return chosen
 
 
-def _capture(workload: Workload) -> Iterator[tuple[str, str]]:
+def _networks(workload: Workload) -> Iterator[tuple[str, str | None]]:
+    """Stock has Multus call istio-cni. We have no plugin, and over one that is not there Multus fails every pod."""
+    if workload.settings.stock:
+        if workload.settings.chart.multus:
+            yield NETWORKS, with_network(workload.annotation(NETWORKS, ""), ISTIO_CNI)
+    elif NETWORKS in workload.annotations and names.STATUS in workload.annotations:
+        yield NETWORKS, without_network(workload.annotations[NETWORKS], ISTIO_CNI) or None
+
+
+def _capture(workload: Workload) -> Iterator[tuple[str, str | None]]:
     """What the node agent reads. Where the pod says nothing, the operator's values are written out for it."""
     chart, annotation = workload.settings.chart, workload.annotation
-    if chart.multus:
-        yield NETWORKS, with_network(annotation(NETWORKS, ""), ISTIO_CNI)
+    yield from _networks(workload)
     yield names.INTERCEPTION_MODE, workload.mode
     included = annotation(names.INCLUDE_OUTBOUND_IP_RANGES, chart.include_ip_ranges)
     if included or not workload.settings.stock:  # stock loses an empty list, and its plugin then captures everything

@@ -256,3 +256,32 @@ def test_a_volume_that_has_the_name_of_ours_is_refused_by_name() -> None:
     response = ask(given, load_settings())
     assert not response["allowed"]
     assert "volume 'istio-token'" in response["status"]["message"]
+
+
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+MULTUS = {"global": {"platform": "openshift"}, "pilot": {"cni": {"provider": "multus"}}}
+
+
+def test_multus_is_not_sent_to_a_plugin_that_is_not_there() -> None:
+    """What istiod's OpenShift profile sets; without istio-cni, Multus would fail every sandbox."""
+    ours, stock = load_settings(MULTUS), load_settings(MULTUS, compatibility="istio")
+    assert NETWORKS not in patched(POD, ours)["metadata"]["annotations"]
+    assert patched(POD, stock)["metadata"]["annotations"][NETWORKS] == "default/istio-cni"
+    given = pod(k8s_v1_cni_cncf_io__networks="sriov")
+    assert patched(given, ours)["metadata"]["annotations"][NETWORKS] == "sriov"
+
+
+@pytest.mark.parametrize(
+    ("own", "left"),
+    [
+        ("", None),
+        ("sriov", "sriov"),
+        ('[{"name": "sriov"}]', '[{"name":"sriov"}]'),
+    ],
+)
+def test_istio_cni_of_an_earlier_injection_is_taken_out(own: str, left: str | None) -> None:
+    given = pod(**({"k8s_v1_cni_cncf_io__networks": own} if own else {}))
+    before = patched(given, load_settings(MULTUS, compatibility="istio"))
+    assert "istio-cni" in before["metadata"]["annotations"][NETWORKS]
+    after = patched(before, load_settings(MULTUS))
+    assert after["metadata"]["annotations"].get(NETWORKS) == left
