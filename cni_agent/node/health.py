@@ -5,14 +5,16 @@ quarter of the agent's memory for three GETs.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-_MOST: Final = 32  # connections at a time; a probe and a scrape are two
+_MOST: Final = 512  # connections at a time; a probe and a scrape are two
+_ACCEPTED: Final = (
+    128  # in one round of the event loop; far fewer than _MOST, so a probe is read before it is the oldest
+)
 _SECONDS: Final = 5.0
-_LIMIT: Final = 16384  # bytes of a request's head
+_LIMIT: Final = 8192  # bytes of a request's head
 
 
 class Answer(NamedTuple):
@@ -24,35 +26,48 @@ class Answer(NamedTuple):
 
 
 class Health:
-    """A server of a few pages, each made by a function when it is asked for."""
+    """A server of a few pages, each made by a function when it is asked for.
+
+    Any pod may connect, and say nothing. So nobody waits for a turn: when there are too many, the oldest goes, and that
+    is never a probe, which speaks at once.
+    """
 
     def __init__(self, pages: Mapping[str, Callable[[], Answer]]) -> None:
         self._pages = pages
-        self._turns = asyncio.Semaphore(_MOST)
+        self._connected: dict[asyncio.StreamWriter, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str | None, port: int) -> list[tuple[str, int]]:
         """Begins to listen; the addresses, with the port that the kernel chose for 0."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=_LIMIT)
+        self._server = await asyncio.start_server(self._serve, host, port, limit=_LIMIT, backlog=_ACCEPTED)
         return [listening.getsockname()[:2] for listening in self._server.sockets]
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
+            while self._connected:
+                for writer in self._connected:
+                    writer.transport.abort()
+                await asyncio.sleep(0)
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connected[writer] = None
+        if len(self._connected) > _MOST:
+            oldest = next(iter(self._connected))
+            del self._connected[oldest]
+            oldest.transport.abort()
         try:
-            async with self._turns, asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_SECONDS):
                 answer = self._answer(await reader.readuntil(b"\r\n\r\n"))
                 writer.write(_head(answer) + answer.body)
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asked is gone, slow or no HTTP client
         finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            self._connected.pop(writer, None)
+            writer.transport.abort()
 
     def _answer(self, request: bytes) -> Answer:
         words = request.split(b"\r\n", 1)[0].split(b" ")

@@ -15,6 +15,7 @@ import pytest
 from cni_agent import log
 from cni_agent.apiserver import ApiServer
 from cni_agent.invalid import Invalid
+from cni_agent.node import health as health_module
 from cni_agent.node import status
 from cni_agent.node.events import Events, event
 from cni_agent.node.health import Answer, Health, verdict
@@ -70,6 +71,34 @@ def test_pages(request_: bytes, status_: int, body: bytes) -> None:
 @pytest.mark.parametrize("noise", [b"", b"GET", b"x" * 100_000, b"\r\n" * 3])
 def test_noise_is_not_answered_and_does_no_harm(noise: bytes) -> None:
     assert exchange(noise) in (b"",) or exchange(noise).startswith(b"HTTP/1.1 400")
+
+
+def test_a_probe_is_answered_whoever_else_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods that connect and say nothing, and pods that ask and never read: liveness must not kill the agent for it."""
+    monkeypatch.setattr(health_module, "_SECONDS", 3600.0)  # nothing is freed by waiting
+    big = Answer(HTTPStatus.OK, b"x" * 4_000_000)  # more than a socket takes when nobody reads
+
+    async def main() -> int:
+        health = Health({"/healthz": lambda: verdict([]), "/metrics": lambda: big})
+        [(host, port)] = await health.start("127.0.0.1", 0)
+        idle: list[asyncio.StreamWriter] = []
+        async with asyncio.timeout(30):
+            for number in range(health_module._MOST + 40):
+                _, writer = await asyncio.open_connection(host, port)
+                idle.append(writer)
+                if number % 10 == 0:
+                    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+                    await asyncio.sleep(0.001)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).endswith(b"ok\n")
+            held = len(health._connected)
+            await health.close()
+            for connected in [*idle, writer]:
+                connected.close()
+        return held
+
+    assert asyncio.run(main()) <= health_module._MOST
 
 
 def records() -> list[NodePod]:
