@@ -12,6 +12,7 @@ from cni_agent.invalid import Invalid, Violation
 from injector.facts import ClusterFacts
 from injector.serving.mirror import Metadata, Mirror
 from injector.serving.source import Current, Documents, FileSource, Options
+from injector.settings import Settings
 
 SETTLE: Final = 0.1  # seconds; changes of both ConfigMaps that come together are applied together
 PROXY_CONFIGS: Final = "/apis/networking.istio.io/v1beta1/proxyconfigs"
@@ -59,20 +60,23 @@ class ClusterSource:
                 await changed.wait()
                 await asyncio.sleep(SETTLE)
                 changed.clear()
-                if all(mirror.synced or mirror.problem for mirror in view.mirrors.values()):
-                    await self._offer(current, view)
-                if current.live and current.live.settings.chart.openshift and not view.has_namespaces:
-                    group.create_task(view.add_namespaces().run())
+                current.tell(dict(view.problems()), view.unread())
+                current.observe(view.facts())
+                if view.settled:
+                    await self._offer(current, view, group)
 
-    async def _offer(self, current: Current, view: "_View") -> None:
-        current.notes = dict(view.problems())
-        current.observe(view.facts())
+    async def _offer(self, current: Current, view: "_View", group: asyncio.TaskGroup) -> None:
+        def known(settings: Settings) -> bool:
+            if settings.chart.openshift and not view.has_namespaces:
+                group.create_task(view.add_namespaces().run())
+            return view.settled
+
         try:
             documents = view.documents(self._given.read())
         except Invalid as error:
             current.refuse(str(error))
         else:
-            await current.offer(documents)
+            await current.offer(documents, known)
 
 
 class _View:
@@ -97,6 +101,11 @@ class _View:
             self._nodes = self.mirrors["Nodes"] = Mirror(api, "/api/v1/nodes", _Node, changed)
 
     @property
+    def settled(self) -> bool:
+        """Whether all is known that answers depend on; a list that failed must not pass for an empty one."""
+        return all(mirror.settled for mirror in self.mirrors.values())
+
+    @property
     def has_namespaces(self) -> bool:
         """Whether namespaces are mirrored, as only OpenShift needs."""
         return self._namespaces is not None
@@ -114,6 +123,10 @@ class _View:
     def problems(self) -> Iterator[tuple[str, str]]:
         """What cannot be read now, for /ready."""
         return ((name, mirror.problem) for name, mirror in self.mirrors.items() if mirror.problem)
+
+    def unread(self) -> frozenset[str]:
+        """The resources that are there and cannot be read now, for the metric."""
+        return frozenset(mirror.resource for mirror in self.mirrors.values() if mirror.problem and not mirror.absent)
 
     def documents(self, given: Documents) -> Documents:
         """The texts of files over those of the ConfigMaps; `Invalid` when one that is needed is missing."""

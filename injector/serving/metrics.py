@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from injector.serving.scoreboard import BUCKETS, REFUSALS, Scoreboard
+from injector.serving.scoreboard import BUCKETS, READ, REFUSALS, Scoreboard
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -32,6 +32,7 @@ class _ScoreboardCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._injection()
         yield from self._reloads()
+        yield self._unread()
         yield from self._workers()
 
     def _injection(self) -> Iterator[Metric]:
@@ -96,6 +97,16 @@ class _ScoreboardCollector(Collector):
             "When the serving certificate in use expires; the earliest of all workers.",
             min(expiries, default=0),
         )
+
+    def _unread(self) -> Metric:
+        family = GaugeMetricFamily(
+            "initless_injector_cluster_unread",
+            "1 while a resource cannot be read from the API server; what was read last stays in use.",
+            labels=["what"],
+        )
+        for what in READ:
+            family.add_metric([what], max(row[f"unread_{what}"] for row in self._board.rows))
+        return family
 
     def _workers(self) -> Iterator[Metric]:
         ready = GaugeMetricFamily("initless_injector_worker_ready", "1 while a worker serves.", labels=["worker"])

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 PAGE: Final = "500"
 GONE: Final = 410
+NO_USE: Final = (403, 404)  # not allowed, or no such resource: waiting will not help
 HELD: Final = 240  # seconds that we ask the server to hold a watch open
 FIRST_DELAY: Final = 0.5  # seconds, doubled at each failure
 LONGEST_DELAY: Final = 30.0
@@ -63,7 +64,14 @@ class Mirror(Generic[T]):
         self._delay = FIRST_DELAY
         self.objects: Mapping[tuple[str, str], T] = {}
         self.synced = False
+        self.settled = False  # whether the server has said what there is, or that we shall not know it
+        self.absent = False  # it has no such resource, as without the CRD
         self.problem = ""
+
+    @property
+    def resource(self) -> str:
+        """What is mirrored, such as `nodes`."""
+        return self._path.rpartition("/")[2]
 
     async def run(self) -> None:
         """Forever. What fails is said once, kept in `problem`, and tried again."""
@@ -77,6 +85,8 @@ class Mirror(Generic[T]):
                 if error.code == GONE:
                     self._version = ""
                     continue
+                self.settled |= error.code in NO_USE
+                self.absent = error.code == 404
                 await self._wait(str(error))
             except (*UNREACHABLE, msgspec.DecodeError) as error:
                 await self._wait(f"{type(error).__name__}: {error}")
@@ -125,6 +135,7 @@ class Mirror(Generic[T]):
     def _replace(self, objects: Mapping[tuple[str, str], T]) -> None:
         recovered = bool(self.problem)
         self.problem = ""
+        self.settled, self.absent = True, False
         self._delay = FIRST_DELAY
         if objects != self.objects or not self.synced or recovered:
             self.objects = objects

@@ -13,6 +13,7 @@ BUCKETS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0
 )  # fmt: skip
 REFUSALS: Final = ("too_large", "empty", "media_type", "slow", "incomplete", "not_found")
+READ: Final = ("configmaps", "proxyconfigs", "nodes", "namespaces")  # resources that --settings cluster reads
 
 FIELDS: Final = (
     "pid",
@@ -29,6 +30,7 @@ FIELDS: Final = (
     "settings_refused",
     "settings_stale",  # 1 while the newest settings are bad and older ones are in use
     "settings_time",  # Unix seconds of the last change that was applied
+    *(f"unread_{what}" for what in READ),  # 1 while it cannot be read
     "certificate_loaded",
     "certificate_refused",
     "certificate_stale",

@@ -8,7 +8,7 @@ is said in the log, in a metric and by /ready.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from cni_agent.invalid import Invalid, Violation, shown
 from injector.config.defaults import over
 from injector.facts import NO_FACTS, ClusterFacts
 from injector.serving import files
-from injector.serving.scoreboard import Row
+from injector.serving.scoreboard import READ, Row
 from injector.settings import Compatibility, NativeSidecars, Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -70,14 +70,19 @@ class Current:
         self.problem = "no settings yet"
         self.notes: dict[str, str] = {}  # what /ready adds: parts of the cluster that cannot be read, and why
 
-    async def offer(self, documents: Documents) -> None:
-        """Applies settings if all of them are good. Reading is left to a thread: a large YAML takes a while."""
+    async def offer(self, documents: Documents, known: Callable[[Settings], bool] = lambda settings: True) -> None:
+        """Applies settings if all of them are good. Reading is left to a thread: a large YAML takes a while.
+
+        `known`: whether what they need of the cluster is there. If not, they are to be offered again when it is.
+        """
         if documents == self._documents and not self.problem:
             return
         try:
             settings = await asyncio.to_thread(read_settings, documents, self._options)
         except Invalid as error:
             self.refuse(str(error))
+            return
+        if not known(settings):
             return
         self.live = Live(settings, self._facts)
         self._documents = documents
@@ -98,6 +103,12 @@ class Current:
         self._row.add("settings_refused")
         kept = "the old ones stay in use" if self.live else "there are none to use instead"
         log.error("settings refused", extra={"error": problem, "kept": kept})
+
+    def tell(self, notes: dict[str, str], unread: Set[str]) -> None:
+        """What of the cluster cannot be read now, and why: for /ready, and for the metric."""
+        self.notes = notes
+        for what in READ:
+            self._row[f"unread_{what}"] = int(what in unread)
 
     def observe(self, facts: ClusterFacts) -> None:
         """Takes a newer snapshot of the cluster; the settings stay."""

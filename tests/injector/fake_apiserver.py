@@ -24,6 +24,7 @@ class FakeApiServer:
         self.collections: dict[str, dict[str, Object]] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.refusals: list[tuple[int, str]] = []  # answered, first to last, instead of the next requests
+        self.failing: dict[str, int] = {}  # path: the status of every request for it
         self.token: str | None = None
         self._history: list[tuple[int, str, str, Object]] = []  # version, collection, type, object
         self._version = 100
@@ -90,6 +91,8 @@ class FakeApiServer:
         if self.refusals:
             code, message = self.refusals.pop(0)
             return _status(code, message)
+        if request.path in self.failing:
+            return _status(self.failing[request.path], "as the test says")
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return _status(401, "Unauthorized")
         collection, _, name = request.path.rpartition("/")

@@ -364,6 +364,99 @@ def test_namespaces_are_followed_on_openshift_only() -> None:
     asyncio.run(talk())
 
 
+NAMESPACES = "/api/v1/namespaces"
+RANGE = {"openshift.io/sa.scc.uid-range": "1000620000/10000"}
+
+
+async def asked(api: FakeApiServer, path: str, times: int = 8) -> None:
+    """Waits until we have tried a few times more."""
+    already = len(api.requests)
+    await until(lambda: sum(found == path for _, found, _ in api.requests[already:]) >= times)
+
+
+def test_a_list_that_fails_for_a_moment_is_not_an_empty_one() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api:
+            await stock(api)
+            await api.put(NODES, "n1", **node("v1.34.0"))
+            await api.put(PROXY_CONFIGS, "p", metadata={"namespace": "istio-system"}, spec={"concurrency": 7})
+            api.failing = {NODES: 503, PROXY_CONFIGS: 503}
+            settings = current()
+            async with running(follow(api, settings)):
+                await asked(api, NODES)
+                await asked(api, PROXY_CONFIGS)
+                assert settings.live is None
+                assert {"Nodes", "ProxyConfigs"} <= set(settings.notes)
+                api.failing = {}
+                await until(lambda: settings.live)
+                assert settings.live
+                assert settings.live.facts.node_versions == {"n1": "v1.34.0"}
+                assert len(settings.live.facts.proxy_configs) == 1
+
+    asyncio.run(talk())
+
+
+def test_what_we_may_not_read_is_told_and_does_not_stop_pods() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api:
+            await stock(api)
+            api.failing = {NODES: 403}
+            row = Scoreboard(1).rows[0]
+            settings = Current(DEFAULTS, row)
+            async with running(follow(api, settings)):
+                await until(lambda: settings.live)
+                assert row["unread_nodes"] == 1
+                assert row["unread_proxyconfigs"] == 0
+                assert "as the test says (HTTP 403)" in settings.notes["Nodes"]
+                api.failing = {}
+                await until(lambda: not row["unread_nodes"])
+                assert settings.live
+                assert settings.live.facts.node_versions == {}
+
+    asyncio.run(talk())
+
+
+def test_on_openshift_namespaces_are_known_before_the_first_answer() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api:
+            await stock(api)
+            data = {"values": '{"global": {"platform": "openshift"}}', "config": "policy: enabled"}
+            await api.put(MAPS, "istio-sidecar-injector", data=data)
+            await api.put(NAMESPACES, "demo", metadata={"annotations": RANGE})
+            api.failing = {NAMESPACES: 503}
+            settings = current()
+            async with running(follow(api, settings)):
+                await asked(api, NAMESPACES)
+                assert settings.live is None
+                api.failing = {}
+                await until(lambda: settings.live)
+                assert settings.live
+                assert settings.live.facts.namespace_annotations == {"demo": RANGE}
+
+    asyncio.run(talk())
+
+
+def test_settings_that_need_namespaces_wait_for_them() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api:
+            await stock(api)
+            await api.put(NAMESPACES, "demo", metadata={"annotations": RANGE})
+            api.failing = {NAMESPACES: 503}
+            settings = current()
+            async with running(follow(api, settings)):
+                await until(lambda: settings.live)
+                data = {"values": '{"global": {"platform": "openshift"}}', "config": "policy: enabled"}
+                await api.put(MAPS, "istio-sidecar-injector", data=data)
+                await asked(api, NAMESPACES)
+                assert settings.live
+                assert not settings.live.settings.chart.openshift
+                api.failing = {}
+                await until(lambda: settings.live and settings.live.settings.chart.openshift)
+                assert settings.live.facts.namespace_annotations == {"demo": RANGE}
+
+    asyncio.run(talk())
+
+
 def test_the_token_is_read_again_for_each_request() -> None:
     async def talk() -> None:
         async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
