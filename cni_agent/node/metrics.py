@@ -17,10 +17,15 @@ BUCKETS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075),
     *(0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+PHASES: Final = ("seen_to_proven", "proven_to_verified", "seen_to_verified")
 
 
 class Metrics:
-    """All of them, in a registry of their own."""
+    """All of them, in a registry of their own.
+
+    What is asked for by rate or increase is there, at 0, from the start: Prometheus cannot see a first occurrence in a
+    series that begins with it.
+    """
 
     def __init__(self, backend: str, pods: Callable[[], Iterable[NodePod]]) -> None:
         self.registry = CollectorRegistry()
@@ -38,9 +43,13 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
+        for phase in PHASES:
+            self.seconds.labels(phase)
         self.drifts = Counter(
             "initless_drifts", "Rules found changed by somebody else.", ["action"], registry=self.registry
         )
+        for action in (Outcome.REPAIRED, Outcome.DRIFTED):
+            self.drifts.labels(action)
         self.scan_found = Counter(
             "initless_scan_found_pods", "Pods that only the scan of /proc found.", registry=self.registry
         )
@@ -74,8 +83,15 @@ class _Pods(Collector):
         self._pods = pods
 
     def collect(self) -> Iterator[Metric]:
-        tally = Tally(record.verdict.outcome for record in self._pods() if record.pod is not None)
+        known = [record for record in self._pods() if record.pod is not None]
+        tally = Tally(record.verdict.outcome for record in known)
         family = GaugeMetricFamily("initless_pods", "Pods of this node by what became of them.", labels=["outcome"])
         for outcome in Outcome:
-            family.add_metric([outcome], tally[outcome])
+            if outcome != Outcome.VALIDATION_MISSING:  # told beside another
+                family.add_metric([outcome], tally[outcome])
         yield family
+        yield GaugeMetricFamily(
+            "initless_pods_without_validation",
+            "Captured pods that have no istio-validation to hold their application back.",
+            sum(record.lacks_validation for record in known),
+        )

@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 
+from cni_agent import names
 from cni_agent.capture import Capture
 from cni_agent.decision import NotCaptured, decide
 from cni_agent.kernel.netns import Netns
@@ -59,6 +60,13 @@ class NodePod:
     def busy(self) -> bool:
         """Whether a thread is working in its namespace."""
         return self.busy_since is not None
+
+    @property
+    def lacks_validation(self) -> bool:
+        """Whether it is captured, and nothing would hold its application back if it were not."""
+        if self.pod is None or self.applied is None:
+            return False
+        return names.VALIDATION_CONTAINER not in self.pod.init_containers
 
     def fields(self) -> dict[str, object]:
         """What every line about it says."""

@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 from functools import lru_cache, partial
 from typing import Final
 
-from cni_agent import names
 from cni_agent.backends import Backend
 from cni_agent.capture import Capture
 from cni_agent.invalid import Invalid
@@ -228,7 +227,7 @@ class Reconciler:
         if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
             record.drifts += 1
         self._settle(record, verdict, done.moment)
-        if first and names.VALIDATION_CONTAINER not in pod.init_containers:
+        if first and record.lacks_validation:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
             self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
         if done.disturbed:

@@ -10,8 +10,10 @@ from cni_agent.node.metrics import Metrics
 from cni_agent.node.outcome import Outcome
 from injector.serving.metrics import exposition
 from injector.serving.scoreboard import Scoreboard
+from tests import vocabulary
 from tests.deploy.rendering import DAEMONSET
 
+TARGET = ("node", "instance", "job", "pod")  # labels that Prometheus adds
 METRIC = re.compile(r"\b((?:initless|sidecar_injection|process)_[a-z_]+)(\{[^}]*\})?")
 
 
@@ -38,6 +40,23 @@ def exported() -> set[str]:
     return names
 
 
+def first_scrape() -> list[tuple[str, dict[str, str]]]:
+    """Every series of either program, with its labels, before anything has happened."""
+    text = (Metrics("iptables-nft", list).text() + exposition(Scoreboard(1))).decode()
+    found = re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE)
+    return [(name, dict(re.findall(r'(\w+)="([^"]*)"', labels))) for name, labels in found]
+
+
+def matches(selector: str, labels: dict[str, str]) -> bool:
+    """Whether a series is one of those that `{outcome=~"A|B"}` means; labels of the target are not in question."""
+    for label, operator, value in re.findall(r'(\w+)(=~|!=|=)"([^"]*)"', selector):
+        if label not in TARGET:
+            found = re.fullmatch(value, labels.get(label, "")) is not None
+            if found == (operator == "!="):
+                return False
+    return True
+
+
 def used() -> Iterator[tuple[str, str, str]]:
     for where, expression in (alerts() | panels()).items():
         for name, labels in METRIC.findall(expression):
@@ -60,7 +79,40 @@ def test_outcomes_are_called_by_their_words() -> None:
     assert {found for found in words if found[1] not in set(Outcome)} == set()
 
 
+def test_every_alternative_that_is_asked_for_has_a_series() -> None:
+    """A label that no series has makes an alert that never fires and a panel that is always empty."""
+    series = first_scrape()
+    for where, name, selector in used():
+        own = [labels for found, labels in series if found == name]
+        for alternative in alternatives(selector):
+            assert not own or any(matches(alternative, labels) for labels in own), f"{where}: {name}{alternative}"
+
+
+def alternatives(selector: str) -> list[str]:
+    """`{outcome=~"A|B"}` as `{outcome=~"A"}` and `{outcome=~"B"}`: each must be there."""
+    listed = re.search(r'outcome=~"([^"]*)"', selector)
+    if not listed:
+        return [selector]
+    return [selector.replace(listed[1], word) for word in listed[1].split("|")]
+
+
+def test_alerts_see_the_first_occurrence() -> None:
+    """increase() of a series that begins at 1 is 0: what an alert asks for is there, at 0, at the first scrape."""
+    series = first_scrape()
+    for where, expression in alerts().items():
+        for name, selector in METRIC.findall(expression):
+            assert any(found == name and matches(selector, labels) for found, labels in series), where
+
+
+def test_alerts_are_grouped_by_labels_that_there_are() -> None:
+    labels = vocabulary.metrics()
+    for where, expression in alerts().items():
+        for grouped, name in re.findall(r"by \(([^)]*)\)\s*\(+\s*(?:\w+\()?((?:initless|sidecar)\w+)", expression):
+            known = {*TARGET, "le", *labels[name.removesuffix("_bucket")]}
+            assert set(grouped.split(", ")) <= known, where
+
+
 def test_every_outcome_that_calls_for_somebody_has_an_alert() -> None:
     told = " ".join(alerts().values())
-    for outcome in (Outcome.REFUSED, Outcome.FAILED, Outcome.INVALID, Outcome.DRIFTED, Outcome.VALIDATION_MISSING):
+    for outcome in (Outcome.REFUSED, Outcome.FAILED, Outcome.INVALID, Outcome.DRIFTED, Outcome.CAPTURED_LATE):
         assert outcome in told

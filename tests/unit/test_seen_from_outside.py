@@ -14,6 +14,7 @@ import pytest
 
 from cni_agent import log
 from cni_agent.apiserver import ApiServer
+from cni_agent.capture import Capture
 from cni_agent.invalid import Invalid
 from cni_agent.node import health as health_module
 from cni_agent.node import status
@@ -211,6 +212,16 @@ def test_the_same_word_everywhere() -> None:
     assert 'initless_pods{outcome="Captured"} 1.0' in text
     assert 'initless_pods{outcome="Repaired"} 0.0' in text
     assert 'initless_backend_info{backend="nftables"} 1.0' in text
+
+
+def test_captured_pods_without_validation_are_counted_as_long_as_they_are_there() -> None:
+    held = PodView(name="held", namespace="shop", uid="u4", init_containers=("istio-validation",))
+    bare, uncaptured = NodePod("u1", pod=POD, applied=Capture()), NodePod("u2", pod=POD)
+    pods = [bare, uncaptured, NodePod("u3"), NodePod("u4", pod=held, applied=Capture())]
+    metrics = Metrics("nftables", lambda: pods)
+    assert "initless_pods_without_validation 1.0\n" in metrics.text().decode()
+    pods.remove(bare)
+    assert "initless_pods_without_validation 0.0\n" in metrics.text().decode()
 
 
 class Posted:
