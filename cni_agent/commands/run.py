@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -63,9 +63,18 @@ def run(**options: Any) -> None:
     try:
         asyncio.run(_run(settings))
     except* (Failure, OSError) as errors:
-        for error in errors.exceptions:
+        for error in _each(errors):
             logger.critical("cannot go on", extra={"error": str(error)})
         raise SystemExit(1) from None
+
+
+def _each(error: BaseException) -> Iterator[BaseException]:
+    """What a group holds, however deep: groups of tasks lie in each other."""
+    if isinstance(error, BaseExceptionGroup):
+        for held in error.exceptions:
+            yield from _each(held)
+    else:
+        yield error
 
 
 async def _run(settings: Settings) -> None:

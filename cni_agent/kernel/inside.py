@@ -36,8 +36,7 @@ class Inside:
         try:
             opened = netns.open_inside(_open)
         except OSError as error:
-            message = f"cannot open sockets in {netns.name}: {error.strerror}"
-            raise KernelRefused("no-socket", message, error.errno or 0) from None
+            raise _no_socket(netns, error) from None
         self._firewall = Channel(opened.firewall) if opened.firewall else None
         if self._firewall and netns.foreign_owner:
             self._firewall.send_as_owner = self._send_as_owner
@@ -61,7 +60,10 @@ class Inside:
     def raw_socket(self, family: Family) -> socket.socket:
         """The kind of socket that legacy iptables is programmed through. The caller closes it."""
         kind = socket.AF_INET if family == 4 else socket.AF_INET6
-        return self.netns.open_inside(lambda: socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW))
+        try:
+            return self.netns.open_inside(lambda: socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW))
+        except OSError as error:
+            raise _no_socket(self.netns, error) from None
 
     def close(self) -> None:
         """Closes the sockets."""
@@ -88,6 +90,10 @@ def _open() -> _Opened:
             raise
         firewall = None
     return _Opened(firewall, routes, {family: _names(path) for family, path in _LEGACY.items()})
+
+
+def _no_socket(netns: Netns, error: OSError) -> KernelRefused:
+    return KernelRefused("no-socket", f"cannot open sockets in {netns.name}: {error.strerror}", error.errno or 0)
 
 
 def _names(path: str) -> tuple[str, ...]:

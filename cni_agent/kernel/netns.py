@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
 from cni_agent.invalid import shown
-from cni_agent.kernel.failure import NetnsRefused
+from cni_agent.kernel.failure import Failure, NetnsRefused
+from cni_agent.kernel.own_thread import in_own_thread, start
 
 CLONE_NEWNET: Final = 0x40000000
 NS_GET_USERNS: Final = 0xB701
@@ -53,7 +54,7 @@ class Netns:
 
     @classmethod
     def open(cls, path: str, hosts: Collection[Identity] = ()) -> Self:
-        """Opens by path. Raises `NetnsRefused`."""
+        """Opens by path. Raises `Failure`."""
         try:
             # O_PATH first: opening a device or a FIFO for reading has effects of its own
             handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -76,10 +77,16 @@ class Netns:
         def unshare() -> int:
             if _libc.unshare(CLONE_NEWNET) != 0:
                 number = ctypes.get_errno()
-                raise NetnsRefused("not-permitted", f"cannot make a scratch namespace: {os.strerror(number)}")
+                raise OSError(number, os.strerror(number))
             return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
-        return cls(in_own_thread(unshare), "scratch")
+        try:
+            return cls(in_own_thread(unshare), "scratch")
+        except OSError as error:
+            message = f"cannot make a scratch namespace: {error.strerror}"
+            if error.errno == errno.EPERM:
+                raise NetnsRefused("not-permitted", message) from None
+            raise Failure("system", message) from None
 
     def open_inside(self, work: Callable[[], T]) -> T:
         """Runs `work`, which must be short and open sockets or files only, inside. Raises `NetnsRefused`."""
@@ -144,25 +151,6 @@ def host_identity(proc: str = "/proc") -> Identity:
         raise NetnsRefused("host-unknown", message) from None
 
 
-def in_own_thread(work: Callable[[], T]) -> T:
-    """Runs `work` in a new thread that ends with it, and gives its result or raises its exception."""
-    answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-    thread = threading.Thread(target=_answer, args=(work, answers), name="netns", daemon=True)
-    thread.start()
-    result, error = answers.get()
-    thread.join()
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # no error: it is the result
-
-
-def _answer(work: Callable[[], T], answers: "SimpleQueue[tuple[T | None, BaseException | None]]") -> None:
-    try:
-        answers.put((work(), None))
-    except BaseException as error:  # noqa: BLE001 -- raised again in the thread that asked
-        answers.put((None, error))
-
-
 class _Doorway:
     """The one thread that goes into namespaces and comes back. Made anew when it could not come back."""
 
@@ -175,10 +163,16 @@ class _Doorway:
     def run(self, netns: Netns, work: Callable[[], T]) -> T:
         with self._turn:
             if self._jobs is None or self._process != os.getpid():  # a forked child has no threads
-                self._jobs, self._answers = SimpleQueue(), SimpleQueue()
-                self._process = os.getpid()
-                arguments = (self._jobs, self._answers)
-                threading.Thread(target=self._serve, args=arguments, name="netns-doorway", daemon=True).start()
+                jobs: SimpleQueue[tuple[Netns, Callable[[], object]]] = SimpleQueue()
+                self._answers = SimpleQueue()
+                home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)  # here, where it can be told
+                arguments = (home, jobs, self._answers)
+                try:
+                    start(threading.Thread(target=self._serve, args=arguments, name="netns-doorway", daemon=True))
+                except Failure:
+                    os.close(home)
+                    raise
+                self._jobs, self._process = jobs, os.getpid()
             self._jobs.put((netns, work))
             result, error = self._answers.get()
         if error is not None:
@@ -187,10 +181,10 @@ class _Doorway:
 
     def _serve(
         self,
+        home: int,
         jobs: "SimpleQueue[tuple[Netns, Callable[[], object]]]",
         answers: "SimpleQueue[tuple[object, BaseException | None]]",
     ) -> None:
-        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         while True:
             netns, work = jobs.get()
             result: object = None
@@ -255,8 +249,10 @@ def _is_foreign(descriptor: int) -> bool:
     """Whether another user namespace owns it (`hostUsers: false`): some matches are then refused to us."""
     try:
         owner = fcntl.ioctl(descriptor, NS_GET_USERNS)
-    except OSError:  # EPERM: owned above us, where we have no rights anyway; the kernel will say so
-        return False
+    except OSError as error:
+        if error.errno == errno.EPERM:  # owned above us, where we have no rights anyway; the kernel will say so
+            return False
+        raise Failure("system", f"cannot tell whose network namespace it is: {error.strerror}") from None
     try:
         found = os.fstat(owner)
     finally:
@@ -268,9 +264,11 @@ def _not_a_namespace(name: str) -> NetnsRefused:
     return NetnsRefused("not-a-namespace", f"{shown(name)} is not a network namespace: refused")
 
 
-def _unopenable(name: str, error: OSError | ValueError) -> NetnsRefused:
+def _unopenable(name: str, error: OSError | ValueError) -> Failure:
     path = shown(name)
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
         return NetnsRefused("not-permitted", f"cannot open {path}: {error.strerror}; needs root (CAP_SYS_PTRACE)")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return Failure("system", f"cannot open {path}: {error.strerror}")
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return NetnsRefused("gone", f"cannot open {path}: {reason}")

@@ -42,6 +42,8 @@ def run(
         raise CommandError("no-program", f"{name} is not installed") from None
     except PermissionError as error:
         raise CommandError("no-program", f"{name} cannot be run: {error.strerror}") from None
+    except OSError as error:  # no process, descriptor or memory to spare
+        raise CommandError("system", f"{name} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise CommandError("timeout", f"{name} did not end within {timeout:g} s") from None
     if done.returncode != 0:

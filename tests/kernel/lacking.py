@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 NUMBERS = {
-    "x86_64": {"sendto": 44, "getsockopt": 55, "setsockopt": 54, "socket": 41, "setns": 308, "unshare": 272},
-    "aarch64": {"sendto": 206, "getsockopt": 209, "setsockopt": 208, "socket": 198, "setns": 268, "unshare": 97},
-}
+    "x86_64": {"sendto": 44, "getsockopt": 55, "setsockopt": 54, "socket": 41, "setns": 308, "unshare": 272,
+               "clone": 56, "vfork": 58, "clone3": 435},
+    "aarch64": {"sendto": 206, "getsockopt": 209, "setsockopt": 208, "socket": 198, "setns": 268, "unshare": 97,
+                "clone": 220, "vfork": 220, "clone3": 435},
+}  # fmt: skip
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 LOAD, JUMP_EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
@@ -31,7 +33,7 @@ def under(lack: Lack, work: Callable[[], Any]) -> Any:
     child = os.fork()
     if child == 0:
         try:
-            _install(lack)
+            install(lack)
             answer = work()
         except BaseException as error:  # noqa: BLE001 -- told to the parent
             answer = error
@@ -51,7 +53,8 @@ def _plain(answer: Any) -> Any:
     return answer
 
 
-def _install(lack: Lack) -> None:
+def install(lack: Lack) -> None:
+    """For what is lacking beside the first, from within the child."""
     checks = [(0, NUMBERS[platform.machine()][lack.call])]
     checks += [(16 + 8 * index, value) for index, value in lack.arguments.items()]
     program = b""

@@ -8,7 +8,8 @@ import pytest
 from cni_agent.backends import backend
 from cni_agent.capture import Capture
 from cni_agent.kernel.mint import Mint
-from cni_agent.kernel.netns import Netns, in_own_thread
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.own_thread import in_own_thread
 from cni_agent.rules import Ruleset
 from tests.kernel.tools import DEFAULT, NAMES
 

@@ -2,8 +2,11 @@
 
 import dataclasses
 import errno
+import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,11 +14,11 @@ from cni_agent.backends import Backend, Name, backend
 from cni_agent.backends.iptables_nft import IptablesNft
 from cni_agent.capture import Capture
 from cni_agent.kernel import nf_changes, runner
-from cni_agent.kernel.failure import CommandError, KernelRefused, NetnsRefused
+from cni_agent.kernel.failure import CommandError, Failure, KernelRefused, NetnsRefused
 from cni_agent.kernel.inside import NETLINK_NETFILTER
 from cni_agent.kernel.netns import Netns
 from cni_agent.kernel.probe import choose_first, probe
-from tests.kernel.lacking import Lack, under
+from tests.kernel.lacking import Lack, install, under
 from tests.kernel.tools import DEFAULT, NAMES, TPROXY, everything, sh
 
 pytestmark = pytest.mark.kernel
@@ -159,3 +162,56 @@ def test_a_tool_that_hangs_or_fails() -> None:
         assert caught.value.reason == "timeout"
         with pytest.raises(CommandError, match="sh ended with 3: too bad"):
             runner.run(["sh", "-c", "echo too bad >&2; exit 3"], netns=scratch)
+
+
+def test_without_a_process_to_spare_rules_are_not_minted() -> None:
+    """The limit of the node, or of the agent's own cgroup: `vfork` says EAGAIN, and so does `fork`, tried then."""
+
+    def mint() -> None:
+        install(Lack("clone", errno.EAGAIN, {}))
+        minted(IptablesNft())
+
+    kind, reason, message = under(Lack("vfork", errno.EAGAIN, {}), mint)
+    assert (kind, reason) == ("CommandError", "system")
+    assert "iptables-nft-restore cannot be run: Resource temporarily unavailable" in message
+
+
+def test_without_a_thread_to_spare() -> None:
+    kind, reason, message = under(Lack("clone3", errno.EAGAIN, {}), Netns.scratch)
+    assert (kind, reason) == ("Failure", "system")
+    assert "cannot start a thread" in message
+
+
+def test_without_memory_for_a_scratch_namespace() -> None:
+    kind, reason, message = under(Lack("unshare", errno.ENOSPC, {}), Netns.scratch)
+    assert (kind, reason) == ("Failure", "system")
+    assert "No space left" in message
+
+
+@contextmanager
+def no_descriptor_to_spare() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_a_descriptor_to_spare(pod: Netns) -> None:
+    programs = [backend(name) for name in NAMES]
+    applies = [minted(program) for program in programs]
+    tries: list[Callable[[], object]] = [
+        Netns.scratch,
+        lambda: Netns.open(f"/proc/self/fd/{pod.fd}"),
+        lambda: Netns(os.dup2(pod.fd, spare), "a pod"),
+        lambda: runner.run(["true"], netns=pod),
+        *(lambda apply=apply: apply(pod) for apply in applies),  # type: ignore[misc]
+    ]
+    spare = os.dup(0)
+    for attempt in tries:
+        with no_descriptor_to_spare(), pytest.raises(Failure, match="Too many open files") as caught:
+            attempt()
+        assert caught.value.reason in ("system", "no-socket")

@@ -16,6 +16,7 @@ from cni_agent.backends import Backend, backend
 from cni_agent.kernel import netns as netns_module
 from cni_agent.kernel.failure import NetnsRefused
 from cni_agent.kernel.netns import Identity, Netns, host_identity, identity
+from cni_agent.kernel.own_thread import in_own_thread
 from tests.kernel.tools import DEFAULT, NAMES, everything, sh, shown
 
 pytestmark = pytest.mark.kernel
@@ -114,7 +115,7 @@ def test_work_is_done_inside_and_the_thread_comes_back(thread: str) -> None:
     if thread == "main":
         try_it()
     else:
-        netns_module.in_own_thread(try_it)
+        in_own_thread(try_it)
 
 
 def test_a_thread_that_cannot_come_back_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +146,8 @@ def test_a_worker_that_cannot_come_back_ends_the_program() -> None:
     script = """
 import threading
 from cni_agent.kernel import netns
-from cni_agent.kernel.netns import Netns, in_own_thread
+from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.own_thread import in_own_thread
 pod = Netns.scratch()
 class Broken:
     def setns(self, descriptor, kind, real=netns._libc.setns):
