@@ -21,6 +21,7 @@ JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # YAML is what every server version knows; JSON is YAML
 REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+_LONGEST_RETRY_AFTER: Final = 60.0
 MOST_LINE: Final = 16 << 20  # bytes of one event; etcd holds no object of a tenth of it
 
 
@@ -29,11 +30,15 @@ class NoCluster(RuntimeError):
 
 
 class ApiError(RuntimeError):
-    """The server said no. `code` is the HTTP status, the text what it said."""
+    """The server said no. `code` is the HTTP status, the text what it said.
 
-    def __init__(self, code: int, message: str) -> None:
+    `retry_after`: seconds for which it asked to be left alone; busy servers do (429, 503).
+    """
+
+    def __init__(self, code: int, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{message} (HTTP {code})")
         self.code = code
+        self.retry_after = retry_after
 
 
 # What a request may fail with besides `ApiError`; all of it passes, so all of it is tried again.
@@ -171,8 +176,14 @@ class ApiServer:
             method, url, params=query, data=data, headers=headers, timeout=timeout
         ) as response:
             if response.status >= 300:
-                raise ApiError(response.status, _message(await response.read()) or str(response.reason))
+                message = _message(await response.read()) or str(response.reason)
+                raise ApiError(response.status, message, _seconds(response.headers.get("Retry-After", "")))
             yield response
+
+
+def _seconds(retry_after: str) -> float:
+    """What the header says; Kubernetes never gives a date, which HTTP allows too."""
+    return min(float(retry_after), _LONGEST_RETRY_AFTER) if retry_after.isdecimal() else 0.0
 
 
 def _message(body: bytes) -> str:

@@ -19,6 +19,8 @@ class FakeApi:
         self.tokens: list[str | None] = []
         self.events: list[dict[str, Any]] = []
         self.fail: list[int] = []  # status codes for the next requests
+        self.retry_after: str | None = None  # said with each of them
+        self.stalled = False  # requests are taken and not answered
         self.mute = False  # connections stay open, nothing is sent
         self.forgotten = 0  # watches from before this version are answered with 410
         self.url = ""
@@ -72,7 +74,11 @@ class FakeApi:
         self.tokens.append(request.headers.get("Authorization"))
         if self.fail:
             code = self.fail.pop(0)
-            return web.json_response({"kind": "Status", "code": code, "message": f"no ({code})"}, status=code)
+            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
+            body = {"kind": "Status", "code": code, "message": f"no ({code})"}
+            return web.json_response(body, status=code, headers=headers)
+        while self.stalled:
+            await asyncio.sleep(0.01)
         if "watch" not in request.query:
             metadata = {"resourceVersion": str(self.version)}
             return web.json_response({"kind": "PodList", "metadata": metadata, "items": list(self.pods.values())})

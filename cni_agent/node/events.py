@@ -56,13 +56,16 @@ class Events:
         """Sends what is queued, for ever."""
         while True:
             namespace, body = await self._queue.get()
+            wait = _BETWEEN
             try:
                 await self._server.send("POST", f"/api/v1/namespaces/{namespace}/events", body)
                 self._counted("sent")
             except (ApiError, *UNREACHABLE) as error:
                 self._counted("failed")
                 logger.warning("cannot send an Event", extra={"reason": body["reason"], "error": str(error)})
-            await asyncio.sleep(_BETWEEN)
+                if isinstance(error, ApiError):
+                    wait = max(wait, error.retry_after)
+            await asyncio.sleep(wait)
 
 
 def event(pod: PodView, verdict: Verdict, node: str, now: datetime) -> dict[str, Any]:

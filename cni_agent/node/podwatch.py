@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,14 @@ _LONGEST_WAIT: Final = 10.0
 
 End = Literal["closed", "expired", "silent", "unreachable", "refused", "unreadable"]
 logger = logging.getLogger(__name__)
+
+
+class _Ended(NamedTuple):
+    """How a watch ended and why; `asked`: seconds for which the server wants to be left alone."""
+
+    end: End
+    why: str = ""
+    asked: float = 0.0
 
 
 class _Metadata(msgspec.Struct):
@@ -82,41 +90,45 @@ class PodWatch:
         self._silence = silence
         self._known: set[str] = set()
         self._place = ""  # the resourceVersion to go on from; empty: list first
-        self._fresh = False  # the server's cache was behind us: ask for the newest state
+        self._fresh = False  # the server's cache may be behind us: ask for the newest state
+        self._agreed = False  # the server has begun to answer the watch
 
     async def run(self) -> None:
         """For ever."""
         wait = _FIRST_WAIT
         while True:
             started = time.monotonic()
-            end, why = await self._once()
+            end, why, asked = await self._once()
             self._ended(end)
             if end != "closed":
                 logger.warning("watch ended", extra={"reason": end, "why": why})
             if time.monotonic() - started > _LONGEST_WAIT:
                 wait = _FIRST_WAIT  # it had been working
-            await asyncio.sleep(wait * random.uniform(0.5, 1.5))
+            await asyncio.sleep(max(asked, wait * random.uniform(0.5, 1.5)))
             wait = min(_LONGEST_WAIT, wait * 2)
 
-    async def _once(self) -> tuple[End, str]:
-        """Lists if need be, then watches until that ends: how, and why."""
+    async def _once(self) -> _Ended:
+        """Lists if need be, then watches until that ends."""
+        self._agreed = False
         try:
             if not self._place:
                 await self._list()
             await self._watch()
         except ApiError as error:
             if error.code != GONE:
-                return "refused", _hint(error)
+                return _Ended("refused", _hint(error), error.retry_after)
             self._place, self._fresh = "", True
-            return "expired", str(error)
-        except TimeoutError:
-            return "silent", f"not a word for {self._silence:g} s"
+            return _Ended("expired", str(error))
+        except TimeoutError as error:
+            if self._agreed:
+                return _Ended("silent", f"not a word for {self._silence:g} s")
+            return _Ended("unreachable", str(error) or "no answer in time")
         except UNREACHABLE as error:
-            return "unreachable", str(error) or type(error).__name__
+            return _Ended("unreachable", str(error) or type(error).__name__)
         except msgspec.DecodeError as error:
-            self._place = ""
-            return "unreadable", str(error)
-        return "closed", ""
+            self._place, self._fresh = "", True
+            return _Ended("unreadable", str(error))
+        return _Ended("closed")
 
     async def _list(self) -> None:
         """Version 0 means any that the server has in memory; asking etcd costs two hundred times as much."""
@@ -140,6 +152,7 @@ class PodWatch:
         }
         async for line in self._server.lines(PATH, query, self._silence):
             self.heard = time.monotonic()
+            self._agreed = True
             if line:
                 self._happened(_EVENT.decode(line))
 

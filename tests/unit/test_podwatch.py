@@ -1,12 +1,15 @@
 """The watch of pods against a server that restarts, forgets, falls silent and lies."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 
+from cni_agent import apiserver
 from cni_agent.apiserver import Access, ApiServer
 from cni_agent.node import podwatch
 from cni_agent.podview import PodView
@@ -162,6 +165,39 @@ async def test_a_silent_watch_is_taken_for_dead(api: FakeApi) -> None:
 
 
 @scenario
+async def test_a_server_that_does_not_answer_is_not_a_silent_watch(api: FakeApi) -> None:
+    """Silence is what befalls a watch that had begun; a list or a watch without an answer is told as what it is."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(apiserver, "REQUEST_TIMEOUT", aiohttp.ClientTimeout(total=0.2))
+        api.stalled = True
+        async with watching(api, silence=0.2) as (seen, watch):
+            await until(lambda: len(seen.ends) == 2)
+            api.stalled = False
+            await until(lambda: watch.listed and len(api.requests) > 3)
+            api.stalled = True
+            await api.drop()
+            count = len(api.requests)
+            await until(lambda: len(api.requests) > count + 1)
+            api.stalled = False
+    assert seen.ends[:2] == ["unreachable"] * 2
+    assert seen.ends[-1] == "unreachable"
+
+
+@scenario
+async def test_a_server_that_says_when_to_come_back_is_heeded(api: FakeApi) -> None:
+    api.fail, api.retry_after = [429], "1"
+    started = time.monotonic()
+    async with watching(api) as (seen, watch):
+        await until(lambda: watch.listed)
+        assert time.monotonic() - started >= 1  # without it, after some 10 ms
+        api.fail, api.retry_after = [429], "Fri, 31 Dec 1999 23:59:59 GMT"  # the other form that HTTP allows
+        await api.drop()
+        await until(lambda: seen.ends.count("refused") == 2)
+        await api.put(pod("a"))
+        await until(lambda: "a" in seen.pods)
+
+
+@scenario
 async def test_refusals_are_tried_again_with_a_new_token(api: FakeApi) -> None:
     api.fail = [401, 403, 500]
     async with watching(api) as (seen, watch):
@@ -195,6 +231,8 @@ async def test_noise_in_the_stream_lists_anew(api: FakeApi) -> None:
         await until(lambda: "unreadable" in seen.ends)
         api._log.clear()
         await until(lambda: [query.get("watch") for query in api.requests].count(None) == 2)
+        # the server's cache may be behind the watch: from it, pods that came since would seem gone
+        assert [query for query in api.requests if "watch" not in query][-1] == {"fieldSelector": "spec.nodeName=n1"}
 
 
 @scenario
