@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from cni_agent import names, values
+from cni_agent.invalid import shown
 from injector.mutation import probes
 from injector.mutation.annotations import REWRITE_PROBES, STATUS_PORT
 from injector.mutation.draft import Draft
 from injector.mutation.environment import Variable, variable
-from injector.mutation.pod import Probe
+from injector.mutation.pod import Container, Probe
 from injector.mutation.probes import Line, Operation
 from injector.settings import Settings
+
+# Of a native sidecar: until these succeed, the kubelet starts nothing more
+AWAITED: Final = ("/startupProbe", "/lifecycle/postStart")
 
 
 @dataclass
@@ -20,7 +24,7 @@ class Rewrite:
 
     variable: str | None = None
     operations: list[Operation] = field(default_factory=list)  # by where containers stand in the pod as it came
-    unknown_ports: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     in_place: bool = False  # the variable replaces an earlier one where that stands
 
     def with_table(self, env: list[Variable]) -> list[Variable]:
@@ -49,6 +53,7 @@ def rewrite(draft: Draft, settings: Settings, before: Any) -> Rewrite:
     if ours and port == 0:  # no agent answers: the probes of the pod go where they went; the peer sends them to port 0
         return result
     table: dict[str, Line] = {}
+    late = ours and _proxy_is_late(draft)
     for where, slot in draft.containers():
         if slot.name == names.PROXY_CONTAINER:
             continue
@@ -58,6 +63,10 @@ def rewrite(draft: Draft, settings: Settings, before: Any) -> Rewrite:
         for place, path, probe in probes.found(view):
             if not _goes_through_agent(place, probe):
                 continue
+            if late and where == "initContainers":
+                _note_early(result, draft, place, probe, view)
+                if place in AWAITED:
+                    continue
             line = probes.line(place, probe, view, agent)
             if line is None:
                 _note_unknown(result, place, probe, slot.name)
@@ -93,10 +102,42 @@ def _is_rewritten(path: str, probe: Probe, port: int) -> bool:
     return action is not None and action.port == port and action.path == path
 
 
+def _proxy_is_late(draft: Draft) -> bool:
+    """Whether istio-proxy, and so the agent, starts after the pod's own init containers."""
+    native = draft.find(names.PROXY_CONTAINER, ("initContainers",)) is not None
+    return not native or draft.annotations.get(names.CAPTURE_POINT) == "before-app"
+
+
+def _note_early(result: Rewrite, draft: Draft, place: str, probe: Probe, view: Container) -> None:
+    """The probe of a native sidecar that starts before istio-proxy: the agent cannot answer for it yet."""
+    called = f"init container {shown(view.name)}: its {place.rpartition('/')[2]}"
+    if place == "/livenessProbe":
+        result.warnings.append(f"{called} fails until istio-proxy runs, which starts after it")
+    elif place in AWAITED and _is_captured(draft, probe, view):
+        result.warnings.append(
+            f"{called} would be answered by istio-proxy, which starts after it: the pod will not start; "
+            "use a command, exclude the port from capture, or make istio-proxy a native sidecar"
+        )
+
+
+def _is_captured(draft: Draft, probe: Probe, view: Container) -> bool:
+    """Whether the kubelet's own request would meet the rules, and no proxy behind them."""
+    said = draft.annotations.get
+    if said(names.CAPTURE_POINT) == "before-app" or said(names.INTERCEPTION_MODE) == "NONE":
+        return False
+    action = probe.httpGet or probe.tcpSocket or probe.grpc
+    port = probes.resolved(action.port, view) if action else None
+    included = values.ports_or_all(said(names.INCLUDE_INBOUND_PORTS, "*").strip(), strict=False)
+    if included == "*":
+        return port not in values.ports(said(names.EXCLUDE_INBOUND_PORTS, "").strip(), strict=False)
+    return port in included
+
+
 def _note_unknown(result: Rewrite, place: str, probe: Probe, container: str) -> None:
     action = probe.httpGet or probe.tcpSocket
     if action is not None and isinstance(action.port, str):
-        result.unknown_ports.append(f"{container}{place.replace('/', '.')} names a port that the container lacks")
+        where = f"{container}{place.replace('/', '.')}"
+        result.warnings.append(f"{where} names a port that the container lacks: the probe will fail")
 
 
 def _change(content: dict[str, Any], operation: Operation) -> None:

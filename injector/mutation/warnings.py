@@ -13,12 +13,9 @@ from injector.mutation.workload import Workload
 _AT_MOST = 10  # the API server cuts the total at 4096 characters
 
 
-def of_injection(
-    pod: Pod, draft: Draft, workload: Workload, before: Previous, unknown_ports: Iterable[str]
-) -> list[str]:
+def of_injection(pod: Pod, draft: Draft, workload: Workload, before: Previous, of_probes: Iterable[str]) -> list[str]:
     """Sentences about one injected pod."""
-    said = [*_same_user(pod, workload), *_values(draft), *_status(before)]
-    said += [f"{port}: the probe will fail" for port in unknown_ports]
+    said = [*_same_user(pod, workload), *_values(draft), *_status(before), *of_probes]
     return said[:_AT_MOST]
 
 

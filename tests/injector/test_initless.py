@@ -285,3 +285,64 @@ def test_istio_cni_of_an_earlier_injection_is_taken_out(own: str, left: str | No
     assert "istio-cni" in before["metadata"]["annotations"][NETWORKS]
     after = patched(before, load_settings(MULTUS))
     assert after["metadata"]["annotations"].get(NETWORKS) == left
+
+
+def with_native_sidecar(**probes: Any) -> Any:
+    given = pod()
+    sidecar = {"name": "cloud-sql-proxy", "image": "x", "restartPolicy": "Always", **json.loads(json.dumps(probes))}
+    given["spec"]["initContainers"].insert(0, sidecar)
+    return given
+
+
+HTTP = {"httpGet": {"path": "/startup", "port": 9090}}
+SQL = {"startupProbe": HTTP, "livenessProbe": HTTP, "lifecycle": {"postStart": HTTP, "preStop": HTTP}}
+
+
+def asks_the_agent(handler: Any) -> bool:
+    return bool(handler["httpGet"]["port"] == 15020)
+
+
+@pytest.mark.parametrize(
+    ("native", "capture", "early", "stuck"),
+    [
+        ("true", "sandbox", False, False),
+        ("true", "before-app", True, False),
+        ("false", "before-app", True, False),
+        ("false", "sandbox", True, True),
+    ],
+)
+def test_a_native_sidecar_that_starts_before_the_proxy_does_not_wait_for_it(
+    native: Any, capture: str, early: bool, stuck: bool
+) -> None:
+    """The kubelet goes on only when its startupProbe and postStart succeed, and the agent is yet to come."""
+    settings = load_settings(native_sidecars=native)
+    given = with_native_sidecar(**SQL)
+    given["metadata"]["annotations"] = {"initless.io/capture": capture}
+    result = patched(given, settings)
+    sidecar = named(result, "initContainers", "cloud-sql-proxy")
+    assert asks_the_agent(sidecar["startupProbe"]) is not early
+    assert asks_the_agent(sidecar["lifecycle"]["postStart"]) is not early
+    assert asks_the_agent(sidecar["livenessProbe"])
+    assert asks_the_agent(sidecar["lifecycle"]["preStop"])
+    said = ask(given, settings).get("warnings", [])
+    assert any("livenessProbe fails until istio-proxy runs" in warning for warning in said) is early
+    assert any("startupProbe would be answered by istio-proxy" in warning for warning in said) is stuck
+    assert all(len(warning) < 250 for warning in said)
+    assert patched(result, settings) == result
+
+
+@pytest.mark.parametrize(
+    ("annotations", "stuck"),
+    [
+        ({"traffic.sidecar.istio.io/excludeInboundPorts": "80, 9090"}, False),
+        ({"traffic.sidecar.istio.io/excludeInboundPorts": "909"}, True),
+        ({"traffic.sidecar.istio.io/includeInboundPorts": "80"}, False),
+        ({"traffic.sidecar.istio.io/includeInboundPorts": "80,9090"}, True),
+        ({"sidecar.istio.io/interceptionMode": "NONE"}, False),
+    ],
+)
+def test_a_startup_probe_outside_of_capture_is_no_reason_to_warn(annotations: dict[str, str], stuck: bool) -> None:
+    given = with_native_sidecar(startupProbe=HTTP)
+    given["metadata"]["annotations"] = annotations
+    said = ask(given, load_settings(native_sidecars="false")).get("warnings", [])
+    assert any("the pod will not start" in warning for warning in said) is stuck
