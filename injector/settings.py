@@ -4,11 +4,11 @@ The shapes are those that operators have: `values` and `config` of the ConfigMap
 ConfigMap `istio`. What is ours stands in the values under `initless` (see `defaults.VALUES`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cni_agent.invalid import Invalid, Violation
+from cni_agent.invalid import Invalid, Violation, shown
 from cni_agent.values import Refused
 from injector.config import defaults, proxyconfig
 from injector.config.chart import Chart, Resources, read_chart, resources
@@ -121,11 +121,10 @@ def _settings(
     for template in (name for alias in templates for name in aliases.get(alias, (alias,))):
         if overlays.refusal(template) and template not in wrong:
             policy.refuse("defaultTemplates", template, OUR_WAY if template in overlays.go else _known(overlays))
-    if read.raw("pilot.cni.enabled") is False:
-        notes.append("values.pilot.cni.enabled is false: ignored, pods get istio-validation and no istio-init")
+    notes += _unheeded(read)
     return Settings(
         revision=revision or "default",
-        native_sidecars=native_sidecars,
+        native_sidecars=_native(read, notes) if native_sidecars == "auto" else native_sidecars,
         compatibility=compatibility,
         chart=chart,
         mesh=mesh,
@@ -142,6 +141,34 @@ def _settings(
         printed_config=proxyconfig.printed(mesh.default_config),
         notes=tuple(notes),
     )
+
+
+def _native(read: Reader, notes: list[str]) -> NativeSidecars:
+    """What istiod was told by its variable; a word that it does not know means no to it."""
+    said = read.text("pilot.env.ENABLE_NATIVE_SIDECARS")
+    if said in ("", "auto"):
+        return "auto"
+    if said not in ("true", "false"):
+        name = "values.pilot.env.ENABLE_NATIVE_SIDECARS"
+        notes.append(f"{name}: {shown(said)} is not true, false or auto: taken for false")
+    return "true" if said == "true" else "false"
+
+
+def _unheeded(read: Reader) -> Iterator[str]:
+    """Settings of istiod's chart that have no effect here, and what to do instead."""
+    if read.raw("pilot.cni.enabled") is False:
+        yield "values.pilot.cni.enabled is false: ignored, pods get istio-validation and no istio-init"
+    webhook = "values.sidecarInjectorWebhook"
+    if read.raw("sidecarInjectorWebhook.reinvocationPolicy") not in (None, "Never"):
+        yield (
+            f"{webhook}.reinvocationPolicy is not used here but in the webhook's configuration: "
+            "injector webhook --reinvocation-policy"
+        )
+    if read.raw("sidecarInjectorWebhook.enableNamespacesByDefault") not in (None, False):
+        yield (
+            f"{webhook}.enableNamespacesByDefault is not used here but in the webhook's configuration: "
+            "enableNamespacesByDefault of our chart, or injector webhook --enable-namespaces-by-default"
+        )
 
 
 def _known(overlays: Overlays) -> str:

@@ -38,7 +38,8 @@ Exit codes: 0 done; 1 a manifest cannot be read or a pod is refused, and nothing
     "--native-sidecars",
     type=click.Choice(["auto", "true", "false"]),
     default="auto",
-    help="Whether istio-proxy is a native sidecar. auto: no, since no nodes are known here.",
+    help="Whether istio-proxy is a native sidecar. auto: as pilot.env.ENABLE_NATIVE_SIDECARS of the "
+    "values says; else no, as no nodes are known here.",
 )
 @option(
     "--compatibility",

@@ -58,8 +58,8 @@ Exit codes: 0 drained after SIGTERM or SIGINT; 1 failed; 2 an option, a setting 
     "--native-sidecars",
     type=click.Choice(["auto", "true", "false"]),
     default="auto",
-    help="Whether istio-proxy is a native sidecar. auto: if every node's kubelet is 1.33 or newer, "
-    "which only --settings cluster knows; without it, not.",
+    help="Whether istio-proxy is a native sidecar. auto: as pilot.env.ENABLE_NATIVE_SIDECARS of the "
+    "values says; else if every node's kubelet is 1.33 or newer, which only --settings cluster knows.",
 )
 @option(
     "--compatibility",

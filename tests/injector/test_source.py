@@ -141,6 +141,17 @@ def test_a_file_is_read_only_when_it_rests(tmp_path: Path) -> None:
     assert asyncio.run(talk()) == ["done"]
 
 
+def test_what_is_not_used_as_it_is_written_is_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk() -> None:
+        settings = current()
+        await settings.offer(Documents(values="sidecarInjectorWebhook: {reinvocationPolicy: IfNeeded}"))
+        assert settings.live
+
+    asyncio.run(talk())
+    (said,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "reinvocationPolicy" in vars(said)["note"]
+
+
 # The cluster
 
 

@@ -196,3 +196,37 @@ def test_reserved_ports_are_the_peers() -> None:
 def test_an_unreadable_table_is_kept() -> None:
     env = [{"name": probes.VARIABLE, "value": "not JSON"}]
     assert Rewrite(variable="{}", in_place=True).with_table(env) == env
+
+
+@pytest.mark.parametrize(
+    ("written", "option", "native", "noted"),
+    [
+        (None, "auto", "auto", False),
+        ("auto", "auto", "auto", False),
+        ("true", "auto", "true", False),
+        (True, "auto", "true", False),
+        ("false", "auto", "false", False),
+        ("ja", "auto", "false", True),
+        ("true", "false", "false", False),
+        ("false", "true", "true", False),
+    ],
+)
+def test_native_sidecars_as_istiod_was_told(written: Any, option: Any, native: str, noted: bool) -> None:
+    """Our own option goes before istiod's variable."""
+    settings = load_settings({"pilot": {"env": {"ENABLE_NATIVE_SIDECARS": written}}}, native_sidecars=option)
+    assert settings.native_sidecars == native
+    assert any("ENABLE_NATIVE_SIDECARS" in note for note in settings.notes) is noted
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "noted"),
+    [
+        ("reinvocationPolicy", "IfNeeded", True),
+        ("reinvocationPolicy", "Never", False),
+        ("enableNamespacesByDefault", True, True),
+        ("enableNamespacesByDefault", False, False),
+    ],
+)
+def test_settings_of_the_webhooks_configuration_are_noted(name: str, value: Any, noted: bool) -> None:
+    notes = load_settings({"sidecarInjectorWebhook": {name: value}}).notes
+    assert any(name in note and "injector webhook --" in note for note in notes) is noted
