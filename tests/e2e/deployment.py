@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -11,6 +12,7 @@ from tests.e2e.cluster import Cluster, until
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "daemonset/base"
+COMPONENTS = ROOT / "daemonset/components"
 SYSTEM = "initless-system"
 ISTIO = "istio-system"
 PROXY_IMAGE = f"localhost/initless-test-proxy:{cni_agent.__version__}"
@@ -41,15 +43,23 @@ def config_map(name: str, **data: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": ISTIO}, "data": data}
 
 
-def install(kube: Cluster, *patches: dict[str, object]) -> None:
-    """`kubectl apply -k daemonset/base`, with patches of a test on top, until everything is ready."""
+def install(kube: Cluster, *patches: dict[str, object], components: Sequence[str] = ()) -> None:
+    """`kubectl apply -k daemonset/base`, with components, and patches of a test on top, until everything is ready."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder).resolve()
-        base = "/".join([".."] * (len(target.parts) - 1) + list(BASE.resolve().parts[1:]))
-        kustomization = {"resources": [base], "patches": list(patches)}
+        kustomization = {
+            "resources": [relative(BASE, target)],
+            "components": [relative(COMPONENTS / name, target) for name in components],
+            "patches": list(patches),
+        }
         (target / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
         kube.kubectl("apply", "-k", folder)
     ready(kube)
+
+
+def relative(folder: Path, start: Path) -> str:
+    """kustomize takes no absolute paths."""
+    return "/".join([".."] * (len(start.parts) - 1) + list(folder.resolve().parts[1:]))
 
 
 def ready(kube: Cluster) -> None:

@@ -1,29 +1,55 @@
 """Runs last: nothing is left when Initless goes, and the node is as it was before all the other tests."""
 
+import os
+import signal
 import subprocess
 
 import pytest
 
+from tests.e2e import deployment
 from tests.e2e.cluster import Cluster, Object, status_of, until
 from tests.e2e.deployment import ISTIO, ROOT, SYSTEM
 from tests.e2e.meshed import Mesh, address, pod, service
 from tests.e2e.node import node_rules
 
 KINDS = (
-    "mutatingwebhookconfiguration,clusterrole,clusterrolebinding,validatingadmissionpolicy,role,rolebinding,all,secret"
+    "mutatingwebhookconfiguration,validatingadmissionpolicy,validatingadmissionpolicybinding,clusterrole,clusterrolebinding,"
+    "role,rolebinding,all,secret"
 )
+SCRIPT = ROOT / "daemonset/uninstall"
 
 
+@pytest.fixture
+def everything(kube: Cluster, shell: dict[str, str]) -> None:
+    """Also what is optional: a policy, and a second revision that Helm has installed."""
+    deployment.install(kube, components=["admission-policy"])
+    settings = "revision=canary,agent.enabled=false,resourceQuota.enabled=false"
+    command = ["helm", "install", "canary", ROOT / "daemonset/chart", "-n", SYSTEM, "--set", settings]
+    subprocess.run(command, env=shell, check=True, timeout=120)
+
+
+def interrupted(shell: dict[str, str]) -> None:
+    """Stops it half way: the agents have been told, and nothing waits for them."""
+    with subprocess.Popen([SCRIPT], env=shell, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert any("daemonset.apps/cni-agent patched" in line for line in process.stdout)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("everything")
 def test_uninstall_leaves_nothing_and_pods_run_on(
     kube: Cluster, mesh: Mesh, outside: Object, node_before: list[str] | None, shell: dict[str, str]
 ) -> None:
     namespace = mesh.meshed()
     (one,) = mesh.start(namespace, pod("web"))
-    done = subprocess.run([ROOT / "daemonset/uninstall"], env=shell, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
+    interrupted(shell)
+    for _ in range(2):  # the second finds nothing to do
+        done = subprocess.run([SCRIPT], env=shell, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        print(done.stdout)
 
     assert kube.kubectl("get", KINDS, "-A", "-l", "app.kubernetes.io/part-of=initless") == ""
+    assert not subprocess.check_output(["helm", "list", "-A", "--all", "--short"], env=shell, text=True)
     assert SYSTEM not in [found["metadata"]["name"] for found in kube.get("namespaces")]
     (still,) = kube.pods(namespace)
     assert status_of(still, "app")["restartCount"] == 0 and "running" in status_of(still, "app")["state"]
