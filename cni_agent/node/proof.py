@@ -88,6 +88,18 @@ class Prover:
                     netns.close()
         return chosen
 
+    def inhabited(self, uid: str, pids: Iterable[int], namespace: Identity) -> bool:
+        """Whether a process of the pod is in this namespace, which is proven already. It looks no further than that:
+        a pod may have thousands of processes, and each costs some 30 µs of the event loop."""
+        for pid in pids:
+            try:
+                with Process(self.proc, pid) as process:
+                    if process.network() == namespace and _pod_in(process.cgroup(), process) == uid:
+                        return True
+            except (Refused, PermissionError, *GONE):
+                continue
+        return False
+
     def check_address(self, netns: Netns, reported: Collection[str], held: Collection[str]) -> None:
         """Once the API has reported the pod's IPs, one of them must be in its namespace."""
         if reported and not _meet(held, reported):

@@ -145,6 +145,8 @@ class Reconciler:
     def _hold(self, record: NodePod, pod: PodView) -> None:
         """Finds and proves the pod's namespace, or proves anew the one that is held: sandboxes are replaced."""
         pids = self._whereabouts.pids(record.uid)
+        if record.netns is not None and self._prover.inhabited(record.uid, pids, record.netns.identity):
+            return
         try:
             netns = self._prover.prove(record.uid, pids, pod.addresses if record.netns is None else ())
         except Refused as refused:

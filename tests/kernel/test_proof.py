@@ -12,6 +12,7 @@ from cni_agent.backends import backend
 from cni_agent.capture import Capture
 from cni_agent.kernel import netns as netns_module
 from cni_agent.kernel.netns import Identity, Netns
+from cni_agent.node import proof
 from cni_agent.node.processes import FromCgroups, FromHostProc, Process
 from cni_agent.node.proof import Prover, Refusal, Refused
 from tests.kernel.rulesets import rules
@@ -142,6 +143,33 @@ def test_a_mounted_proc_finds_the_same_processes(cgroups: Node) -> None:
         eventually(lambda found=sandbox: finder.of_pod(found.uid, []) == found.processes)
     sandboxes[0].stop()
     eventually(lambda: finder.of_pod(sandboxes[0].uid, []) == [])
+
+
+@in_node
+def test_one_process_is_enough_for_a_namespace_that_is_held(cgroups: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    class Counted(Process):
+        def __init__(self, proc: str, pid: int) -> None:
+            opened.append(pid)
+            super().__init__(proc, pid)
+
+    monkeypatch.setattr(proof, "Process", Counted)
+    sandbox, other = Sandbox(cgroups.kubepods), Sandbox(cgroups.kubepods)
+    sandbox.run()
+    other.run()
+    eventually(sandbox.in_namespace)
+    held = sandbox.netns.identity
+    for _ in range(3):
+        sandbox.start()
+    eventually(lambda: len(pids(sandbox)) == 4)
+    assert prover().inhabited(sandbox.uid, [sandbox.processes[0], *pids(sandbox)], held)
+    assert len(opened) == 1
+    wanderer = other.start(other=sandbox)
+    eventually(lambda: len(pids(other)) == 2)
+    assert not prover().inhabited(sandbox.uid, [wanderer, *pids(other), 999_999], held)
+    sandbox.stop()
+    assert not prover().inhabited(sandbox.uid, sandbox.processes, held)
 
 
 @in_node

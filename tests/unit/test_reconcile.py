@@ -116,6 +116,10 @@ class World:
         self.opened.append(netns)
         return netns
 
+    def inhabited(self, uid: str, pids: Collection[int], namespace: Identity) -> bool:
+        seen = self.beside.get(uid, ()) if uid in self.refuse else pids
+        return namespace.inode in seen
+
     def addresses(self, netns: Any) -> list[str]:
         return self.addresses_of.get(netns.identity.inode, ["10.0.0.1"])
 
@@ -202,6 +206,20 @@ async def test_events_without_a_change_do_nothing(world: World, reconciler: Reco
     assert world.held == {}
     reconciler.wake("a", compare=True)
     await until(lambda: world.outcomes()[-1] == "Drifted")  # drift is off: told, not mended
+
+
+@scenario
+async def test_a_held_namespace_is_not_proven_from_all_processes_again(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod())
+    await until(lambda: world.outcomes() == ["Captured"])
+    for number in range(5):
+        reconciler.pod_changed(pod(started=str(number)))
+    assert len(world.opened) == 1
+    world.inodes = {"a": 2}  # another sandbox
+    reconciler.pod_changed(pod())
+    await until(lambda: 2 in world.held)
+    assert len(world.opened) == 2
 
 
 @scenario
