@@ -112,3 +112,12 @@ def test_rules_that_are_not_used_are_not_asked_for() -> None:
     assert not [kind for kind, _, _ in offline if kind in ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")]
     explicit = helm("--set", "injector.nativeSidecars=true")["ClusterRole", "", "initless-injector"]
     assert ["nodes"] not in [rule["resources"] for rule in explicit["rules"]]
+
+
+def test_the_policy_is_asked_only_when_a_pod_is_made() -> None:
+    """Init containers never change, and a Job of pods from before could not end: its finalizers go by an update."""
+    (policy,) = (found for (kind, _, _), found in helm("--set", "admissionPolicy.enabled=true").items()
+                 if kind == "ValidatingAdmissionPolicy")  # fmt: skip
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert rule["operations"] == ["CREATE"]
+    assert "c.?restartPolicy.orValue('') != 'Always'" in policy["spec"]["variables"][0]["expression"], "native sidecars"

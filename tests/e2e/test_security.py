@@ -1,13 +1,17 @@
 """Least privilege, of the pods and of Initless itself."""
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 import yaml
 
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.deployment import ROOT, SYSTEM
-from tests.e2e.meshed import Mesh, assert_captured, container, deployment, pod, server
+from tests.e2e.meshed import Mesh, address, assert_captured, container, deployment, pod, server
 
 RESTRICTED = {"pod_security.kubernetes.io__enforce": "restricted"}
+NET_ADMIN = {"capabilities": {"add": ["NET_ADMIN"]}}
 ENFORCE = "pod-security.kubernetes.io/enforce"
 
 
@@ -57,19 +61,57 @@ def test_the_injector_itself_passes_restricted(kube: Cluster, mesh: Mesh) -> Non
     kube.kubectl("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(one | {"spec": template["spec"]}))
 
 
-def test_the_policy_forbids_init_containers_with_net_admin(kube: Cluster, mesh: Mesh) -> None:
-    """The optional ValidatingAdmissionPolicy: whatever the container is called."""
-    policy = ROOT / "daemonset/components/admission-policy/policy.yaml"
-    kube.kubectl("apply", "-f", str(policy))
+@contextlib.contextmanager
+def policy(kube: Cluster) -> Iterator[None]:
+    """With the optional ValidatingAdmissionPolicy."""
+    file = str(ROOT / "daemonset/components/admission-policy/policy.yaml")
+    kube.kubectl("apply", "-f", file)
     try:
-        namespace = mesh.meshed()
-        asking = {"capabilities": {"add": ["NET_ADMIN"]}}
-        for name, context in (("istio-init", asking), ("other", {"privileged": True})):
-            one = pod("web", initContainers=[container("true", name=name) | {"securityContext": context}])
-            one["metadata"]["namespace"] = namespace
+        yield
+    finally:
+        kube.kubectl("delete", "-f", file)
+
+
+def asking(namespace: str, name: str, context: Object) -> Object:
+    """A pod with an init container that asks for this."""
+    one = pod("web", initContainers=[container("true", name=name) | {"securityContext": context}])
+    one["metadata"]["namespace"] = namespace
+    return one
+
+
+def test_the_policy_forbids_init_containers_with_net_admin(kube: Cluster, mesh: Mesh) -> None:
+    """Whatever the container is called."""
+    namespace = mesh.meshed()
+    with policy(kube):
+        for name, context in (("istio-init", NET_ADMIN), ("other", {"privileged": True})):
+            one = asking(namespace, name, context)
             mesh.until_denied(one, f"init container {name} asks for NET_ADMIN, SYS_ADMIN or privileged")
         mesh.start(namespace, pod("web"))
-        plain = pod("plain", initContainers=[container("true", name="init") | {"securityContext": asking}])
-        mesh.create(mesh.namespace(), plain)
-    finally:
-        kube.kubectl("delete", "-f", str(policy))
+        kube.apply(asking(mesh.namespace(), "init", NET_ADMIN))
+
+
+def test_the_policy_admits_a_native_sidecar_in_tproxy_mode(kube: Cluster, mesh: Mesh, outside: Object) -> None:
+    """Which is an init container with NET_ADMIN, to the API server."""
+    namespace = mesh.meshed()
+    annotations = {"sidecar.istio.io/interceptionMode": "TPROXY", "sidecar.istio.io/nativeSidecar": "true"}
+    with policy(kube):
+        mesh.until_denied(asking(namespace, "istio-init", NET_ADMIN), "init container istio-init asks for NET_ADMIN")
+        (one,) = mesh.start(namespace, pod("web", annotations=annotations))
+    (proxy,) = [found for found in one["spec"]["initContainers"] if found["name"] == "istio-proxy"]
+    assert "NET_ADMIN" in proxy["securityContext"]["capabilities"]["add"], "else this would show nothing"
+    before = kube.connections(one)["inbound"]
+    assert kube.ask(outside, f"http://{address(one)}:8080/")["peer"] == address(outside)
+    assert kube.connections(one)["inbound"] == before + 1
+
+
+def test_the_policy_lets_pods_from_before_it_be_changed(kube: Cluster, mesh: Mesh) -> None:
+    """The finalizers of a Job's pods are taken away by an update; a Job whose pods had istio-init must end."""
+    namespace = mesh.meshed()
+    old = asking(namespace, "istio-init", NET_ADMIN)
+    old["metadata"]["annotations"] = {"sidecar.istio.io/inject": "false"}
+    kube.apply(old)
+    with policy(kube):
+        denied = asking(namespace, "istio-init", NET_ADMIN)
+        denied["metadata"]["name"] = "another"
+        mesh.until_denied(denied, "init container istio-init asks for NET_ADMIN")
+        kube.kubectl("label", "pod", "web", "-n", namespace, "changed=true")
