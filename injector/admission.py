@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -15,16 +15,18 @@ from injector.mutation.pod import Metadata, Pod, Spec
 from injector.settings import Settings
 
 Outcome = Literal["success", "skip", "failure"]
+_CUT = 1000  # characters of a pod's own words that go into the log
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The reply body, and what to count it as."""
+    """The reply body, what to count it as, and for the log whose pod was denied, and why."""
 
     body: bytes
     outcome: Outcome
     reason: str
+    denied: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -44,6 +46,8 @@ class _Envelope(msgspec.Struct, frozen=True):
 
     class Request(msgspec.Struct, frozen=True):
         uid: str | None = None
+        namespace: Any = None
+        name: Any = None
 
     apiVersion: str | None = None
     kind: str | None = None
@@ -64,7 +68,7 @@ def review(body: bytes, settings: Settings, path: str, facts: ClusterFacts = NO_
         return _unreadable(body, str(error))
     if asked.kind != "AdmissionReview" or asked.apiVersion not in _VERSIONS:
         sentence = f"expected an AdmissionReview of {' or '.join(_VERSIONS)}"
-        return _answer({}, "failure", "not-a-review", {"allowed": False, "status": {"message": sentence}}, "")
+        return _failure({}, "", "not-a-review", sentence)
     request = asked.request
     envelope = {"kind": asked.kind, "apiVersion": asked.apiVersion}
     if request is None or request.object is None:
@@ -98,11 +102,13 @@ def _pod(
     try:
         injection = inject(pod, whole, settings, facts, namespace=namespace, path=path)
     except Invalid as invalid:
-        return _failure(envelope, request.uid, "invalid", f"failed to run injection template: {invalid}")
+        sentence = f"failed to run injection template: {invalid}"
+        return _failure(envelope, request.uid, "invalid", sentence, **_whose(namespace, metadata))
     except RecursionError:
-        return _failure(envelope, request.uid, "invalid", "the pod is nested too deeply")
+        sentence = "the pod is nested too deeply"
+        return _failure(envelope, request.uid, "invalid", sentence, **_whose(namespace, metadata))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # in a field that the typed reading skipped
-        return _failure(envelope, request.uid, "undecodable", str(error))
+        return _failure(envelope, request.uid, "undecodable", str(error), **_whose(namespace, metadata))
     patch = base64.b64encode(_ENCODER.encode(injection.patch)).decode()
     response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
     return _answer(envelope, "success", decision.reason, response, request.uid, [*said, *injection.warnings])
@@ -112,14 +118,24 @@ def _unreadable(body: bytes, sentence: str) -> Answer:
     try:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _answer({}, "failure", "undecodable", {"allowed": False, "status": {"message": sentence}}, "")
-    uid = envelope.request.uid if envelope.request else ""
-    return _failure({"kind": envelope.kind, "apiVersion": envelope.apiVersion}, uid, "undecodable", sentence)
+        return _failure({}, "", "undecodable", sentence)
+    request = envelope.request or _Envelope.Request()
+    said = {"kind": envelope.kind, "apiVersion": envelope.apiVersion}
+    return _failure(said, request.uid, "undecodable", sentence, pod=f"{request.namespace or ''}/{request.name or ''}")
 
 
-def _failure(envelope: Mapping[str, Any], uid: str | None, reason: str, sentence: str) -> Answer:
+def _whose(namespace: str, metadata: Metadata) -> dict[str, str]:
+    """Whose pod it is. One that a controller makes has no name yet, but the beginning of one."""
+    owner = next((found for found in metadata.ownerReferences or () if found.controller), None)
+    name = metadata.name or metadata.generateName or ""
+    return {"pod": f"{namespace}/{name}", "owner": f"{owner.kind}/{owner.name}" if owner else ""}
+
+
+def _failure(envelope: Mapping[str, Any], uid: str | None, reason: str, sentence: str, **whose: str) -> Answer:
     response = {"allowed": False, "status": {"message": sentence}}
-    return _answer(envelope, "failure", reason, response, uid)
+    answer = _answer(envelope, "failure", reason, response, uid)
+    denied = {name: text[:_CUT] for name, text in {**whose, "why": sentence}.items()}
+    return replace(answer, denied=denied)
 
 
 def _answer(

@@ -20,6 +20,15 @@ Reason = Literal[
     "policy",
     "bad-policy",
 ]
+# With these a pod is let through unchanged
+SKIPS: Final[tuple[Reason, ...]] = (
+    "host-network",
+    "system-namespace",
+    "asked-not",
+    "never-selector",
+    "policy",
+    "bad-policy",
+)
 
 
 class Decision(NamedTuple):

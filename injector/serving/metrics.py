@@ -12,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from injector.mutation.decision import SKIPS
 from injector.serving.scoreboard import BUCKETS, READ, REFUSALS, Scoreboard
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -44,6 +45,12 @@ class _ScoreboardCollector(Collector):
             ("failure", "failure", "Reviews that were denied: bad pod, bad annotation, bad review."),
         ):
             yield CounterMetricFamily(f"sidecar_injection_{name}", text, total(field))
+        skips = CounterMetricFamily(
+            "initless_injector_skips", "Pods that were let through unchanged, by reason.", labels=["reason"]
+        )
+        for skipped in SKIPS:
+            skips.add_metric([skipped], total(f"skip_{skipped}"))
+        yield skips
         refused = CounterMetricFamily(
             "initless_injector_refused",
             "HTTP requests answered without a review.",

@@ -8,6 +8,8 @@ import bisect
 import mmap
 from typing import Final
 
+from injector.mutation.decision import SKIPS
+
 # seconds; Istio's first bucket is 100 ms, above everything that a healthy injector does
 BUCKETS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0
@@ -21,6 +23,7 @@ FIELDS: Final = (
     "requests",
     "success",
     "skip",
+    *(f"skip_{reason}" for reason in SKIPS),
     "failure",
     "errors",  # bugs: exceptions that reached the server's boundary
     "nanoseconds",

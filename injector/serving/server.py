@@ -77,7 +77,9 @@ class Webhook:
             return web.Response(status=500, text="internal error; see the injector's log\n")
         row.observe(answer.outcome, time.perf_counter_ns() - started)
         if answer.outcome == "failure":
-            log.warning("review denied", extra={"reason": answer.reason})
+            log.warning("review denied", extra={"reason": answer.reason, **answer.denied})
+        elif answer.outcome == "skip":
+            row.add(f"skip_{answer.reason}")
         return web.Response(body=answer.body, headers={"Content-Type": JSON})
 
 

@@ -215,3 +215,34 @@ def test_what_happened_is_counted(tmp_path: Path) -> None:
     assert counted["sidecar_injection_time_seconds_count"] == 4
     assert 'sidecar_injection_time_seconds_bucket{le="0.0001"}' in after
     assert after["initless_injector_certificate_expiry_timestamp_seconds"] > 0
+
+
+def test_a_denied_pod_can_be_found_in_the_log(injector: Injector) -> None:
+    owners = [
+        {"apiVersion": "v1", "kind": "Other", "name": "not-this"},
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d9", "controller": True},
+    ]
+    annotations = {"sidecar.istio.io/proxyCPU": "much\nlevel=error forged" + "x" * 5000}
+    metadata = {"generateName": "web-5d9-", "ownerReferences": owners, "annotations": annotations}
+    pod = {"metadata": metadata, "spec": {"containers": [{"name": "app", "image": "app:1"}]}}
+    assert ask(injector, "/inject", review(pod)).json()["response"]["allowed"] is False
+    line = injector.wait_for("review denied")
+    for words in ("reason=invalid", "pod=demo/web-5d9-", "owner=ReplicaSet/web-5d9", "sidecar.istio.io/proxyCPU"):
+        assert words in line
+    assert "much" in line
+    assert len(line) < 2000
+
+
+def test_a_pod_that_cannot_be_read_is_denied_by_its_namespace(injector: Injector) -> None:
+    assert ask(injector, "/inject", review({"spec": {"containers": 1}})).json()["response"]["allowed"] is False
+    line = injector.wait_for("review denied")
+    assert "reason=undecodable" in line
+    assert "pod=demo/" in line
+    assert "$.request.object.spec.containers" in line
+
+
+def test_skips_are_counted_by_reason(injector: Injector) -> None:
+    name = 'initless_injector_skips_total{reason="asked-not"}'
+    before = asyncio.run(injector.metrics())[name]
+    ask(injector, "/inject", review(SKIPPED))
+    assert asyncio.run(injector.metrics())[name] == before + 1
