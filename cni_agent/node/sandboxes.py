@@ -44,7 +44,7 @@ class Sandboxes:
         self._changed = changed
         self._inotify = inotify.Inotify()
         self._places: dict[int, _Place] = {}
-        self._attended: dict[int, str] = {}  # by watch: the pod whose processes are waited for
+        self._attended: dict[int, tuple[str, str]] = {}  # by watch: pod and container whose processes are waited for
         self._above = 0
 
     def fileno(self) -> int:
@@ -73,16 +73,14 @@ class Sandboxes:
         Runtimes write them to `cgroup.procs`; those that clone straight into a cgroup (v2) flip `populated` in
         `cgroup.events`. Neither tells when a process then changes its network namespace: nothing does.
         """
-        if uid in self._attended.values():
-            return
-        for directory in self.containers.get(uid, ()):
+        for directory in self.containers.get(uid, set()).difference(path for _, path in self._attended.values()):
             for name in ("cgroup.procs", "cgroup.events"):
                 with contextlib.suppress(OSError):  # v1 has no cgroup.events; without a watch there are looks
-                    self._attended[self._inotify.add(f"{directory}/{name}", inotify.MODIFY)] = uid
+                    self._attended[self._inotify.add(f"{directory}/{name}", inotify.MODIFY)] = (uid, directory)
 
     def neglect(self, uid: str) -> None:
         """The pod's namespace is found."""
-        for watch in [watch for watch, attended in self._attended.items() if attended == uid]:
+        for watch in [watch for watch, (attended, _) in self._attended.items() if attended == uid]:
             del self._attended[watch]
             self._inotify.remove(watch)
 
@@ -98,7 +96,7 @@ class Sandboxes:
                 self._places.pop(event.watch, None)
                 self._attended.pop(event.watch, None)
             elif event.watch in self._attended:
-                changed[self._attended[event.watch]] = None
+                changed[self._attended[event.watch][0]] = None
             elif event.watch in self._places and event.mask & inotify.ISDIR:
                 again |= self._happened(self._places[event.watch], event, changed)
         for uid in changed:

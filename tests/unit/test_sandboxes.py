@@ -201,6 +201,24 @@ def test_processes_are_told_of_while_they_are_waited_for(tmp_path: Path, watch: 
     assert watched.sandboxes._attended == {}
 
 
+def test_a_container_that_comes_later_is_attended_too(tmp_path: Path, watch: type[Watched]) -> None:
+    """A runtime that tries a sandbox again makes the second directory while the first is still there."""
+    pod = tmp_path / "kubepods" / f"pod{UID}"
+    (pod / "first").mkdir(parents=True)
+    (pod / "first" / "cgroup.procs").touch()
+    watched = watch(tmp_path)
+    watched.sandboxes.attend(UID)
+    (pod / "second").mkdir()
+    (pod / "second" / "cgroup.procs").touch()
+    assert watched.read() == [UID]
+    watched.sandboxes.attend(UID)
+    (pod / "second" / "cgroup.procs").write_text("1")
+    assert watched.read() == [UID]
+    watched.sandboxes.neglect(UID)
+    (pod / "second" / "cgroup.procs").write_text("2")
+    assert watched.read() == []
+
+
 MOUNTINFO = """\
 22 1 0:20 / /proc rw - proc proc rw
 30 25 0:26 / /sys/fs/cgroup/devices rw,relatime shared:9 - cgroup cgroup rw,devices
