@@ -33,6 +33,7 @@ from cni_agent.kernel.holdings import (
 )
 from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.legacy_stamp import FAMILY_NAMES, LegacyStamp, TableKey, places
+from cni_agent.kernel.netns import Netns
 from cni_agent.names import NFT_TABLES
 
 Outcome = Literal["applied", "replaced", "unchanged"]
@@ -211,11 +212,21 @@ def _swap(inside: Inside, sockets: Sockets, steps: list[Step]) -> bool:
             if any(map(any, step.counters)):
                 xtables_socket.add_counters(sockets(family), family, table, step.counters)
     except KernelRefused as error:
-        for step in reversed(done):
-            xtables_socket.replace(sockets(step.key[0]), *step.key, step.old, step.new.number, owned)
+        stuck = [step for step in reversed(done) if not _put_back(sockets, step, owned)]
+        if stuck:
+            tables = ", ".join(f"{FAMILY_NAMES[family]} {table}" for family, table in (step.key for step in stuck))
+            raise KernelRefused(error.reason, f"{error}; not put back: {tables}", error.errno) from None
         if error.errno == errno.EAGAIN:
             return False
         raise
+    return True
+
+
+def _put_back(sockets: Sockets, step: Step, owned: Netns | None) -> bool:
+    try:
+        xtables_socket.replace(sockets(step.key[0]), *step.key, step.old, step.new.number, owned)
+    except KernelRefused:
+        return False
     return True
 
 

@@ -3,17 +3,19 @@
 import dataclasses
 import errno
 import os
+import re
 import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from cni_agent.backends import Backend, Name, backend
 from cni_agent.backends.iptables_nft import IptablesNft
-from cni_agent.capture import Capture
-from cni_agent.kernel import nf_changes, runner
+from cni_agent.capture import Capture, Family
+from cni_agent.kernel import nf_changes, runner, xtables_socket
 from cni_agent.kernel.failure import CommandError, Failure, KernelRefused, NetnsRefused
 from cni_agent.kernel.inside import NETLINK_NETFILTER
 from cni_agent.kernel.netns import Netns
@@ -121,6 +123,28 @@ def test_when_a_later_legacy_table_is_refused_the_earlier_ones_are_put_back(pod:
     kind, reason, message = under(refuse, lambda: apply(pod))
     assert (kind, reason) == ("KernelRefused", "no-memory")
     assert "legacy table raw" in message
+
+
+def test_when_one_table_cannot_be_put_back_the_others_are_and_the_first_error_is_told(
+    pod: Netns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPv4's nat table, the last, is refused; then putting back IPv4's mangle table is."""
+    apply = minted(backend("iptables-legacy"), TPROXY)
+    real = xtables_socket.replace
+    tried: list[tuple[int, str]] = []
+
+    def replace(opened: socket.socket, family: Family, table: str, *rest: Any) -> None:
+        tried.append((family, table))
+        if (family, table) == (4, "nat") or ((family, table) == (4, "mangle") and tried.count((4, "mangle")) == 2):
+            raise KernelRefused("no-memory", f"refused {table}", errno.ENOMEM)
+        real(opened, family, table, *rest)
+
+    monkeypatch.setattr(xtables_socket, "replace", replace)
+    with pytest.raises(KernelRefused, match="refused nat; not put back: ip mangle"):
+        apply(pod)
+    monkeypatch.undo()
+    assert not re.search("ISTIO", sh(pod, "iptables-legacy-save -t raw; ip6tables-legacy-save"))
+    assert backend("iptables-legacy").remove(pod)
 
 
 def test_without_the_right_to_enter(pod: Netns) -> None:
