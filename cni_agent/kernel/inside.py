@@ -82,14 +82,24 @@ class Inside:
 
 def _open() -> _Opened:
     routes = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    firewall = None
     try:
-        firewall = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+        firewall = _open_firewall()
+        return _Opened(firewall, routes, {family: _names(path) for family, path in _LEGACY.items()})
+    except BaseException:
+        routes.close()
+        if firewall:
+            firewall.close()
+        raise
+
+
+def _open_firewall() -> socket.socket | None:
+    try:
+        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
     except OSError as error:
         if error.errno != errno.EPROTONOSUPPORT:
-            routes.close()
             raise
-        firewall = None
-    return _Opened(firewall, routes, {family: _names(path) for family, path in _LEGACY.items()})
+        return None
 
 
 def _no_socket(netns: Netns, error: OSError) -> KernelRefused:
@@ -112,10 +122,16 @@ def _names(path: str) -> tuple[str, ...]:
 def _open_as_owner(path: str) -> int:
     """Opens a file that only the root of the pod's own user namespace may read (`hostUsers: false`).
 
-    As that user, for this one call of this one thread: the right to read any file of the node would do too.
+    As that user, for this one call of this one thread: the right to read any file of the node would do too. From then
+    on the kernel counts the whole program among those that changed their user: no core dump, and /proc/PID belongs to
+    root, which it does anyway.
     """
-    _libc.setfsuid(os.stat(path).st_uid)
+    owner = os.stat(path).st_uid
     try:
+        _libc.setfsuid(owner)
+        if _libc.setfsuid(-1) != owner:  # the only way to learn whether it was allowed
+            message = f"cannot read {path} as its owner, user {owner}; needs CAP_SETUID"
+            raise KernelRefused("not-permitted", message, errno.EPERM)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     finally:
         _libc.setfsuid(os.geteuid())
