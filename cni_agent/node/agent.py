@@ -183,9 +183,9 @@ class Agent:
     def _healthy(self) -> Answer:
         now = time.monotonic()
         stuck = [
-            f"work on pod {record.uid} has not ended for {now - record.busy_since:.0f} s"
+            f"work on pod {record.uid} has not ended for {now - since:.0f} s"
             for record in self._reconciler.pods.values()
-            if record.busy_since is not None and now - record.busy_since > _STUCK_SECONDS
+            if (since := record.working_since) is not None and now - since > _STUCK_SECONDS
         ]
         return verdict(stuck)
 

@@ -37,7 +37,8 @@ class NodePod:
     drifts: int = 0
     failures: int = 0  # in a row
     # its turn: one at a time
-    busy_since: float | None = None  # monotonic
+    busy: bool = False  # a thread works in its namespace, or will when its turn comes
+    working_since: float | None = None  # monotonic, once a thread works
     again: bool = False
     compare: bool = False  # ask the kernel, even if nothing of ours has changed
     compared: float = 0.0  # monotonic
@@ -55,11 +56,6 @@ class NodePod:
         if self.applied is None or isinstance(self.decision, NotCaptured):
             return self.decision
         return replace(self.decision, ipv6=self.applied.ipv6)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread is working in its namespace."""
-        return self.busy_since is not None
 
     @property
     def lacks_validation(self) -> bool:

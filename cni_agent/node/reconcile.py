@@ -191,12 +191,17 @@ class Reconciler:
             prover=self._prover,
             drift=self._drift,
         )
-        record.busy_since, record.again, record.compare = time.monotonic(), False, False
-        future = self._loop.run_in_executor(self._executor, job)
+
+        def work() -> Programmed:
+            record.working_since = time.monotonic()
+            return job()
+
+        record.busy, record.again, record.compare = True, False, False
+        future = self._loop.run_in_executor(self._executor, work)
         future.add_done_callback(partial(self._programmed, record))
 
     def _programmed(self, record: NodePod, future: "asyncio.Future[Programmed]") -> None:
-        record.busy_since = None
+        record.busy, record.working_since = False, None
         if future.cancelled():  # before it began: we are being stopped
             return
         error = future.exception()

@@ -223,6 +223,21 @@ async def test_a_held_namespace_is_not_proven_from_all_processes_again(world: Wo
 
 
 @scenario
+async def test_waiting_for_a_thread_is_not_being_stuck_in_one(world: World, reconciler: Reconciler) -> None:
+    world.gate = threading.Event()
+    world.inodes = {str(number): number for number in range(10)}
+    for uid in world.inodes:
+        reconciler.pod_changed(pod(uid))
+    await until(lambda: len(world.working) == 4)  # as many as there are threads
+    records = reconciler.pods.values()
+    assert all(record.busy for record in records)
+    assert {str(inode) for inode in world.working} == {record.uid for record in records if record.working_since}
+    world.gate.set()
+    await until(lambda: all(world.outcomes(uid) == ["Captured"] for uid in world.inodes))
+    assert not any(record.busy or record.working_since for record in records)
+
+
+@scenario
 async def test_one_turn_per_pod_and_pods_beside_each_other(world: World, reconciler: Reconciler) -> None:
     world.gate = threading.Event()
     world.inodes = {"a": 1, "b": 2, "c": 3}
