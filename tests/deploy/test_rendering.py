@@ -105,6 +105,13 @@ def test_a_revision_has_names_of_its_own() -> None:
     assert {name for _, _, name in revision} == {"initless-injector-canary", "initless-injector-canary-certs"}
 
 
+def test_the_default_revision_may_be_named() -> None:
+    """istiod's own objects have no suffix then, and the injector looks for those."""
+    assert helm("--set", "revision=default,enableNamespacesByDefault=true") == helm(
+        "--set", "enableNamespacesByDefault=true"
+    )
+
+
 def test_versions_agree() -> None:
     chart = yaml.safe_load((DAEMONSET / "chart/Chart.yaml").read_text())
     package = re.search(r'__version__ = "(.*)"', (ROOT / "cni_agent/__init__.py").read_text())

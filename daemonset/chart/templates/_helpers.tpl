@@ -1,6 +1,11 @@
+{{/* The revision as names end with it: the default one has none there, as in istiod's own objects. */}}
+{{- define "initless.revision" -}}
+{{ ternary "" .Values.revision (eq .Values.revision "default") }}
+{{- end }}
+
 {{/* Name of everything the injector of this revision has. */}}
 {{- define "initless.injector" -}}
-initless-injector{{ with .Values.revision }}-{{ . }}{{ end }}
+initless-injector{{ with include "initless.revision" . }}-{{ . }}{{ end }}
 {{- end }}
 
 {{- define "initless.selector" -}}
