@@ -118,7 +118,7 @@ class _Injector:
         before_app = self.annotations.get(names.CAPTURE_POINT) == "before-app"
         order(self.draft, hold=hold(self.settings, self.annotations), before_app=before_app)
         patch = operations(self.pod, self.draft, rewritten.operations)
-        said = warnings.of_injection(self.pod, self.draft, workload, self.before, rewritten.warnings)
+        said = warnings.of_injection(self.pod, self.draft, self.before, rewritten.warnings)
         return Injection(patch, said)
 
     def _variables(self, path: str) -> dict[str, str]:

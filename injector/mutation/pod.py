@@ -84,6 +84,7 @@ class Container(msgspec.Struct, gc=False, frozen=True):
     livenessProbe: Probe | None = None
     startupProbe: Probe | None = None
     lifecycle: Lifecycle | None = None
+    restartPolicy: str | None = None
     securityContext: SecurityContext | None = None
 
 

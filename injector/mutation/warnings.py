@@ -6,28 +6,41 @@ from cni_agent import names, values
 from cni_agent.invalid import shown
 from injector.mutation.annotations import NATIVE, REWRITE_PROBES
 from injector.mutation.draft import Draft
-from injector.mutation.pod import Pod, Spec
-from injector.mutation.previous import Previous
-from injector.mutation.workload import Workload
+from injector.mutation.pod import Pod, SecurityContext, Spec
+from injector.mutation.previous import OURS, Previous
 
 _AT_MOST = 10  # the API server cuts the total at 4096 characters
 
 
-def of_injection(pod: Pod, draft: Draft, workload: Workload, before: Previous, of_probes: Iterable[str]) -> list[str]:
+def of_injection(pod: Pod, draft: Draft, before: Previous, of_probes: Iterable[str]) -> list[str]:
     """Sentences about one injected pod."""
-    said = [*_same_user(pod, workload), *_values(draft), *_status(before), *of_probes]
+    said = [*_same_ids(pod, draft), *_values(draft), *_status(before), *of_probes]
     return said[:_AT_MOST]
 
 
-def _same_user(pod: Pod, workload: Workload) -> Iterator[str]:
-    """Traffic of the proxy's own user is not captured."""
+def _same_ids(pod: Pod, draft: Draft) -> Iterator[str]:
+    """Traffic of the proxy's own user, and of its group, is not captured.
+
+    Of init containers only native sidecars are looked at: the others may want the plain network while they run.
+    """
+    place = draft.find(names.PROXY_CONTAINER)
+    proxy = (draft.content(*place).get("securityContext") if place else None) or {}
+    user, group = proxy.get("runAsUser") or names.PROXY_ID, proxy.get("runAsGroup") or names.PROXY_ID
     spec = pod.spec or Spec()
-    default = spec.securityContext.runAsUser if spec.securityContext else None
-    for container in spec.containers or ():
-        own = container.securityContext.runAsUser if container.securityContext else None
-        user = default if own is None else own
-        if container.name not in (names.PROXY_CONTAINER, names.INIT_CONTAINER) and user == workload.uid:
-            yield f"container {shown(container.name)} runs as user {user}, the proxy's: its traffic is not captured"
+    default = spec.securityContext or SecurityContext()
+    native = [container for container in spec.initContainers or () if container.restartPolicy == "Always"]
+    for container in (*(spec.containers or ()), *native):
+        if container.name in OURS:
+            continue
+        own = container.securityContext or default
+        runs_as = (
+            ("user", default.runAsUser if own.runAsUser is None else own.runAsUser, user),
+            ("group", default.runAsGroup if own.runAsGroup is None else own.runAsGroup, group),
+        )
+        for kind, number, of_proxy in runs_as:
+            if number == of_proxy:
+                called = f"container {shown(container.name)} runs as {kind} {number}"
+                yield f"{called}, the proxy's: its traffic is not captured"
 
 
 def _values(draft: Draft) -> Iterator[str]:

@@ -13,6 +13,8 @@ POD: Any = {
     "spec": {"containers": [{"name": "app", "image": "a", "ports": [{"name": "http", "containerPort": 80}]}]},
 }
 
+SIDECAR = {"name": "side", "image": "a", "securityContext": {"runAsUser": 1337}}
+
 
 def changed(path: str, value: Any) -> Any:
     pod = copy.deepcopy(POD)
@@ -29,7 +31,10 @@ def changed(path: str, value: Any) -> Any:
     [
         ("metadata|labels|sidecar.istio.io/inject", "yes", "neither true nor false"),
         ("spec|containers|0|securityContext", {"runAsUser": 1337}, "its traffic is not captured"),
-        ("spec|securityContext", {"runAsUser": 1337}, "its traffic is not captured"),
+        ("spec|securityContext", {"runAsUser": 1337}, "'app' runs as user 1337, the proxy's"),
+        ("spec|containers|0|securityContext", {"runAsGroup": 1337}, "'app' runs as group 1337, the proxy's"),
+        ("spec|securityContext", {"runAsGroup": 1337}, "'app' runs as group 1337, the proxy's"),
+        ("spec|initContainers", [{**SIDECAR, "restartPolicy": "Always"}], "'side' runs as user 1337, the proxy's"),
         ("spec|containers|0|livenessProbe", {"httpGet": {"port": "nope"}}, "app.livenessProbe names a port"),
         ("metadata|annotations|sidecar.istio.io/nativeSidecar", "ja", "taken for true"),
         ("metadata|annotations|sidecar.istio.io/rewriteAppHTTPProbers", "ja", "ignored"),
@@ -58,7 +63,18 @@ def test_host_network_that_asks_for_injection_is_told() -> None:
         ("metadata|labels|app", "web"),
         ("spec|containers|0|livenessProbe", {"httpGet": {"port": "http"}}),
         ("spec|containers|0|securityContext", {"runAsUser": 1000}),
+        ("spec|initContainers", [SIDECAR]),  # the usual way to have the network before the proxy
     ],
 )
 def test_nothing_is_said_about_ordinary_pods(path: str, value: Any) -> None:
     assert "warnings" not in ask(changed(path, value), load_settings())
+
+
+def test_the_ids_of_the_users_own_proxy_count() -> None:
+    pod = changed("spec|securityContext", {"runAsUser": 2000, "runAsGroup": 3000})
+    proxy = {"name": "istio-proxy", "image": "auto", "securityContext": {"runAsUser": 2000, "runAsGroup": 3000}}
+    pod["spec"]["containers"].append(proxy)
+    said = ask(pod, load_settings())["warnings"]
+    assert ["as user 2000" in said[0], "as group 3000" in said[1]] == [True, True]
+    del pod["spec"]["containers"][1]
+    assert "warnings" not in ask(pod, load_settings())
