@@ -31,13 +31,14 @@ class Proxy:
 
 
 @dataclass(frozen=True, slots=True)
-class InitStatus:
-    """How far an init container has come. Exit codes are None until there is one."""
+class ContainerStatus:
+    """How far a container has come. `container_id`, without the runtime's name, is that of its last try."""
 
     name: str
+    container_id: str = ""
     running: bool = False
-    exit_code: int | None = None
-    last_exit_code: int | None = None
+    started: str = ""  # while it runs
+    exit_code: int | None = None  # None until there is one
     restarts: int = 0
 
 
@@ -59,7 +60,8 @@ class PodView:
     phase: str = ""
     started: str = ""
     deleting: bool = False
-    init_statuses: tuple[InitStatus, ...] = ()
+    init_statuses: tuple[ContainerStatus, ...] = ()
+    statuses: tuple[ContainerStatus, ...] = ()  # of `containers`
 
 
 def pod_view(pod: bytes | Mapping[str, Any]) -> PodView:
@@ -98,15 +100,19 @@ class _Terminated(_Wire):
     exit_code: int = 0
 
 
+class _Running(_Wire):
+    started_at: str | None = None
+
+
 class _State(_Wire):
-    running: Any = None  # its presence counts
+    running: _Running | None = None
     terminated: _Terminated | None = None
 
 
 class _ContainerStatus(_Wire):
     name: str
+    container_id: str | None = msgspec.field(default=None, name="containerID")
     state: _State | None = None
-    last_state: _State | None = None
     restart_count: int = 0
 
 
@@ -137,6 +143,7 @@ class _Status(_Wire):
     pod_ips: list[_Address] | None = msgspec.field(default=None, name="podIPs")
     start_time: str | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
 
 
 class _Pod(_Wire):
@@ -169,7 +176,8 @@ def view(pod: _Pod) -> PodView:
         phase=status.phase or "",
         started=status.start_time or "",
         deleting=metadata.deletion_timestamp is not None,
-        init_statuses=tuple(map(_init_status, status.init_container_statuses or [])),
+        init_statuses=tuple(map(_container_status, status.init_container_statuses or [])),
+        statuses=tuple(map(_container_status, status.container_statuses or [])),
     )
 
 
@@ -179,12 +187,13 @@ def _proxy(container: _Container) -> Proxy:
     return Proxy(tuple(container.args or ())[:2], environment, ids.run_as_user, ids.run_as_group)
 
 
-def _init_status(status: _ContainerStatus) -> InitStatus:
-    state, last = status.state or _State(), status.last_state or _State()
-    return InitStatus(
+def _container_status(status: _ContainerStatus) -> ContainerStatus:
+    state = status.state or _State()
+    return ContainerStatus(
         name=status.name,
+        container_id=(status.container_id or "").rpartition("//")[2],
         running=state.running is not None,
+        started=(state.running.started_at or "") if state.running else "",
         exit_code=state.terminated.exit_code if state.terminated else None,
-        last_exit_code=last.terminated.exit_code if last.terminated else None,
         restarts=status.restart_count,
     )

@@ -9,6 +9,7 @@ from cni_agent.capture import Capture
 from cni_agent.decision import NotCaptured, decide
 from cni_agent.kernel.netns import Netns
 from cni_agent.node.drift import Notices
+from cni_agent.node.earlier import Earlier
 from cni_agent.node.outcome import Outcome, Verdict
 from cni_agent.podview import PodView
 
@@ -22,6 +23,7 @@ class NodePod:
     uid: str
     pod: PodView | None = None
     decision: Capture | NotCaptured | None = None  # on this version of the pod, once it was wanted
+    earlier: Earlier | None = None  # what is told of sandboxes before the present one; None before the first look
     netns: Netns | None = None  # proven to be its own, held open
     applied: Capture | None = None  # read back from that namespace
     own_addresses: tuple[str, ...] = ()  # reported ones, of which one was found in that namespace

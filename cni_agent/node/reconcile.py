@@ -19,6 +19,7 @@ from cni_agent.invalid import Invalid
 from cni_agent.kernel.failure import Failure, NetnsRefused
 from cni_agent.node import patience
 from cni_agent.node.drift import Mode
+from cni_agent.node.holding import Holding
 from cni_agent.node.nodepod import NodePod
 from cni_agent.node.outcome import IN_PLACE, Outcome, Verdict
 from cni_agent.node.owners import Owners
@@ -57,7 +58,7 @@ class Reconciler:
         self._drift = drift
         self._whereabouts = whereabouts
         self._prover = prover
-        self._owners = owners
+        self._holding = Holding(whereabouts, prover, owners)
         self._preparing = preparing
         self._executor = executor
         self._told = told
@@ -118,56 +119,32 @@ class Reconciler:
             record.timer.cancel()
             record.timer = None
         if record.pod is None:
-            self._release(record)
+            self._holding.release(record)
             if not self._whereabouts.present(record.uid):
                 self.pods.pop(record.uid, None)
             return
+        present = self._whereabouts.present(record.uid)
+        pod = self._holding.present_pod(record)
         try:
-            goal = wanted(record.pod, record.decided(), present=self._whereabouts.present(record.uid))
+            goal = wanted(pod, record.decided(), present=present, captured=record.applied is not None)
             if isinstance(goal, Verdict):
-                self._release(record)
+                self._holding.release(record)
                 self._settle(record, goal)
                 if goal.outcome == Outcome.WAITING_FOR_SANDBOX:
-                    self._preparing.pod(record.pod)
+                    self._preparing.pod(pod)
                 return
-            self._hold(record, record.pod)
+            if self._holding.hold(record, pod):
+                return self._turn(record)  # of a new sandbox, for which all is to be asked anew
         except Invalid as invalid:
-            self._release(record)
+            self._holding.release(record)
             self._settle(record, Verdict(Outcome.INVALID, "invalid", str(invalid)))
         except Failure as failure:
             self._failed(record, failure)
         except OSError as error:  # no descriptor left, for one
             self._failed(record, Failure("system", str(error)))
         else:
-            if not self._is_in_place(record, record.pod, goal):
-                self._program(record, record.pod, goal)
-
-    def _hold(self, record: NodePod, pod: PodView) -> None:
-        """Finds and proves the pod's namespace, or proves anew the one that is held: sandboxes are replaced."""
-        pids = self._whereabouts.pids(record.uid)
-        if record.netns is not None and self._prover.inhabited(record.uid, pids, record.netns.identity):
-            return
-        try:
-            netns = self._prover.prove(record.uid, pids, pod.addresses if record.netns is None else ())
-        except Refused as refused:
-            if record.netns is not None and record.netns.identity in refused.seen:
-                return  # it made namespaces of its own, beside the one that is proven
-            if record.netns is not None:
-                self._release(record)
-                record.seen = time.monotonic()  # its sandbox has ended; the next one is a new one
-            raise
-        if record.netns is not None and record.netns.identity == netns.identity:
-            netns.close()
-            return
-        self._release(record)
-        self._whereabouts.sandboxes.neglect(record.uid)
-        record.netns, record.proven = netns, time.monotonic()
-        self._owners.claim(netns.identity, record.uid)
-
-    def _release(self, record: NodePod) -> None:
-        if record.netns is not None:
-            self._owners.release(record.netns.identity)
-            record.release()
+            if not self._is_in_place(record, pod, goal):
+                self._program(record, pod, goal)
 
     def _is_in_place(self, record: NodePod, pod: PodView, goal: Capture) -> bool:
         return (
@@ -198,9 +175,9 @@ class Reconciler:
 
         record.busy, record.again, record.compare = True, False, False
         future = self._loop.run_in_executor(self._executor, work)
-        future.add_done_callback(partial(self._programmed, record))
+        future.add_done_callback(partial(self._programmed, record, pod))
 
-    def _programmed(self, record: NodePod, future: "asyncio.Future[Programmed]") -> None:
+    def _programmed(self, record: NodePod, pod: PodView, future: "asyncio.Future[Programmed]") -> None:
         record.busy, record.working_since = False, None
         if future.cancelled():  # before it began: we are being stopped
             return
@@ -211,16 +188,17 @@ class Reconciler:
             logger.error("unexpected error", exc_info=error, extra=record.fields())
             self._failed(record, Failure("unexpected", repr(error)))
         else:
-            self._succeeded(record, future.result())
+            self._succeeded(record, pod, future.result())
         if record.again and record.timer is None:
             self._turn(record)
 
-    def _succeeded(self, record: NodePod, done: Programmed) -> None:
+    def _succeeded(self, record: NodePod, pod: PodView, done: Programmed) -> None:
+        """`pod`: as it was when the work began."""
         if record.notices is None and done.notices is not None:
             record.notices = done.notices
             record.notices.follow(self._loop, partial(self._rules_changed, record.uid))
-        pod, first = record.pod, record.applied is None
-        if pod is None:  # deleted meanwhile; one more turn lets go of it
+        first = record.applied is None
+        if record.pod is None:  # deleted meanwhile; one more turn lets go of it
             record.again = True
             return
         self._preparing.ipv6 = done.capture.ipv6
@@ -260,7 +238,7 @@ class Reconciler:
             self._whereabouts.sandboxes.attend(record.uid)
             verdict = Verdict(Outcome.WAITING_FOR_SANDBOX, _STARTING, str(failure))
         elif isinstance(failure, Refused | NetnsRefused):
-            self._release(record)
+            self._holding.release(record)
             verdict = Verdict(Outcome.REFUSED, failure.reason, str(failure))
         else:
             verdict = Verdict(Outcome.FAILED, failure.reason, str(failure))

@@ -30,6 +30,11 @@ class Whereabouts:
         """Whether the pod has a container on this node."""
         return bool(self.sandboxes.containers.get(uid)) or uid in self._scanned
 
+    def lives(self, uid: str, container_id: str) -> bool:
+        """Whether a container of the pod has its cgroup. Of what only a scan has found nothing is known: it may."""
+        known = self.sandboxes.containers.get(uid)
+        return any(container_id in directory for directory in known) if known else uid in self._scanned
+
     def pids(self, uid: str) -> list[int]:
         """Its processes."""
         known = self.sandboxes.containers.get(uid)

@@ -228,6 +228,46 @@ def test_before_app_waits_for_the_applications_init_containers(cgroup: Node, tmp
 
 
 @in_node
+def test_before_app_waits_again_in_a_new_sandbox(cgroup: Node, tmp_path: Path) -> None:
+    """The API tells of the old one: all its init containers have ended, and the pod runs."""
+
+    def pod(migrate: dict[str, object]) -> dict[str, object]:
+        ended = {"terminated": {"exitCode": 0}}
+        runs = {"name": "app", "state": {"running": {}}, "containerID": f"containerd://{first.container.name}"}
+        validated = {"name": "istio-validation", "state": ended, "containerID": f"containerd://{'b' * 64}"}
+        return first.manifest(
+            metadata={"annotations": {"sidecar.istio.io/status": "{}", "initless.io/capture": "before-app"}},
+            spec={"initContainers": [{"name": "migrate"}, {"name": "istio-validation"}]},
+            status={
+                "phase": "Running",
+                "initContainerStatuses": [{"name": "migrate", **migrate}, validated],
+                "containerStatuses": [runs],
+            },
+        )
+
+    old = {"state": {"terminated": {"exitCode": 0}}, "containerID": f"containerd://{'a' * 64}"}
+    agent = RunningAgent(cgroup, tmp_path)
+    first = Sandbox(cgroup.kubepods)
+    with agent:
+        write_manifest(agent.pods, pod(old))
+        first.run()
+        eventually(lambda: agent.state(first.uid).startswith("Captured"))
+        first.stop()
+        eventually(lambda: agent.state(first.uid) == "WaitingForSandbox")
+        second = Sandbox(cgroup.kubepods, uid=first.uid)
+        second.run()
+        eventually(lambda: agent.state(first.uid) == "WaitingForInit")
+        eventually(second.in_namespace)
+    with agent:  # it is the same for an agent that was not there
+        eventually(lambda: agent.state(first.uid) == "WaitingForInit")
+        assert rules(second.netns) == ""
+        new = {"state": {"terminated": {"exitCode": 0}}, "containerID": f"containerd://{'c' * 64}"}
+        write_manifest(agent.pods, pod(new))
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        assert chains(second) > 3
+
+
+@in_node
 def test_a_pod_without_validation_raises_an_alarm(cgroup: Node, tmp_path: Path) -> None:
     with RunningAgent(cgroup, tmp_path) as agent:
         sandbox = Sandbox(cgroup.kubepods)

@@ -6,18 +6,18 @@ import pytest
 
 from cni_agent.invalid import Invalid
 from cni_agent.node.capture_point import still_running
-from cni_agent.podview import InitStatus, PodView
+from cni_agent.podview import ContainerStatus, PodView
 
 CONTAINERS = ("istio-proxy", "fetch", "migrate", "istio-validation", "late")
 
 
-def pod(point: str = "before-app", *statuses: InitStatus, **changes: Any) -> PodView:
+def pod(point: str = "before-app", *statuses: ContainerStatus, **changes: Any) -> PodView:
     annotations = {"initless.io/capture": point} if point else {}
     values = {"annotations": annotations, "init_containers": CONTAINERS, "init_statuses": statuses, **changes}
     return PodView(name="p", namespace="n", uid="u", **values)
 
 
-DONE = InitStatus("fetch", exit_code=0), InitStatus("migrate", exit_code=0)
+DONE = ContainerStatus("fetch", exit_code=0), ContainerStatus("migrate", exit_code=0)
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ DONE = InitStatus("fetch", exit_code=0), InitStatus("migrate", exit_code=0)
         (pod(""), None),
         (pod("sandbox"), None),
         (pod(), "fetch"),
-        (pod("before-app", InitStatus("fetch", running=True)), "fetch"),
-        (pod("before-app", InitStatus("fetch", exit_code=0)), "migrate"),
-        (pod("before-app", InitStatus("fetch", exit_code=1), DONE[1]), "fetch"),
+        (pod("before-app", ContainerStatus("fetch", running=True)), "fetch"),
+        (pod("before-app", ContainerStatus("fetch", exit_code=0)), "migrate"),
+        (pod("before-app", ContainerStatus("fetch", exit_code=1), DONE[1]), "fetch"),
         (pod("before-app", *DONE), None),
-        (pod("before-app", InitStatus("istio-validation", running=True)), None),  # it comes after them
-        (pod("before-app", InitStatus("istio-validation", exit_code=126)), None),
-        (pod("before-app", InitStatus("istio-validation", restarts=1)), None),
-        (pod("before-app", InitStatus("istio-validation")), "fetch"),
+        (pod("before-app", ContainerStatus("istio-validation", running=True)), None),  # it comes after them
+        (pod("before-app", ContainerStatus("istio-validation", exit_code=126)), None),
+        (pod("before-app", ContainerStatus("istio-validation", restarts=1)), None),
+        (pod("before-app", ContainerStatus("istio-validation")), "fetch"),
         (pod("before-app", phase="Running"), None),
         (pod("before-app", init_containers=("istio-validation", "fetch")), None),
         (pod("before-app", init_containers=()), None),

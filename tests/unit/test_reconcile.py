@@ -20,7 +20,7 @@ from cni_agent.node.preparing import Preparing
 from cni_agent.node.proof import Prover, Refusal, Refused
 from cni_agent.node.reconcile import Reconciler
 from cni_agent.node.whereabouts import Whereabouts
-from cni_agent.podview import PodView, Proxy
+from cni_agent.podview import ContainerStatus, PodView, Proxy
 
 STATUS = {"sidecar.istio.io/status": ""}
 
@@ -53,6 +53,7 @@ class World:
         self.refuse: dict[str, Refusal] = {}
         self.beside: dict[str, list[int]] = {}  # by uid: namespaces that a refusal says its processes are in
         self.failures: dict[int, list[Exception]] = {}  # by inode: what the next applications end with
+        self.living: set[str] = set()  # ids of containers that have a cgroup
         self.held: dict[int, Any] = {}
         self.addresses_of: dict[int, list[str]] = {}
         self.opened: list[FakeNetns] = []
@@ -100,6 +101,9 @@ class World:
 
     def present(self, uid: str) -> bool:
         return uid in self.inodes
+
+    def lives(self, uid: str, container_id: str) -> bool:
+        return uid in self.inodes and container_id in self.living
 
     def pids(self, uid: str) -> list[int]:
         return [self.inodes[uid]] if uid in self.inodes else []
@@ -380,6 +384,78 @@ async def test_a_late_pod_and_one_without_validation(world: World, reconciler: R
     reconciler.pod_changed(pod("b", phase="Running", init_containers=()))
     await until(lambda: world.outcomes("a") == ["CapturedLate"] and len(world.outcomes("b")) == 2)
     assert world.outcomes("b") == ["Captured", "ValidationMissing"]
+
+
+def before_app(*initial: ContainerStatus, **changes: Any) -> PodView:
+    annotations = {**STATUS, "initless.io/capture": "before-app"}
+    containers = ("migrate", "istio-validation")
+    return pod(annotations=annotations, init_containers=containers, init_statuses=initial, **changes)
+
+
+ENDED = ContainerStatus("migrate", "m1", exit_code=0), ContainerStatus("istio-validation", "v1", exit_code=0)
+
+
+@scenario
+async def test_before_app_begins_anew_with_a_new_sandbox(world: World, reconciler: Reconciler) -> None:
+    """The API goes on telling that all init containers have ended, and that the pod runs, for seconds."""
+    world.inodes, world.living = {"a": 1}, {"m1"}
+    reconciler.pod_changed(before_app(ContainerStatus("migrate", "m1", running=True)))
+    assert reconciler.pods["a"].verdict.outcome == Outcome.WAITING_FOR_INIT
+    reconciler.pod_changed(before_app(ENDED[0]))
+    await until(lambda: world.outcomes()[-1] == "Captured")
+    runs = before_app(*ENDED, phase="Running", statuses=(ContainerStatus("app", "a1", running=True),))
+    world.living = {"a1"}
+    reconciler.pod_changed(runs)
+    world.inodes, world.living = {}, set()
+    reconciler.sandbox_changed("a")
+    world.inodes, world.living = {"a": 2}, {"m2"}
+    reconciler.sandbox_changed("a")
+    assert reconciler.pods["a"].verdict.outcome == Outcome.WAITING_FOR_INIT
+    running = ContainerStatus("migrate", "m2", running=True, restarts=1)
+    reconciler.pod_changed(before_app(running, ENDED[1], phase="Running", statuses=runs.statuses))
+    assert reconciler.pods["a"].verdict.outcome == Outcome.WAITING_FOR_INIT
+    assert 2 not in world.held
+    ended = ContainerStatus("migrate", "m2", exit_code=0, restarts=1)
+    reconciler.pod_changed(before_app(ended, ENDED[1], phase="Running", statuses=runs.statuses))
+    await until(lambda: 2 in world.held)
+
+
+@scenario
+async def test_before_app_when_a_sandbox_is_replaced_unseen(world: World, reconciler: Reconciler) -> None:
+    """One look finds the old namespace, the next one a new one: there was never a moment without."""
+    world.inodes, world.living = {"a": 1}, {"m1"}
+    reconciler.pod_changed(before_app(ContainerStatus("migrate", "m1", running=True)))
+    reconciler.pod_changed(before_app(*ENDED))
+    await until(lambda: world.outcomes()[-1] == "Captured")
+    world.inodes, world.living = {"a": 2}, {"m2"}
+    reconciler.sandbox_changed("a")
+    assert reconciler.pods["a"].verdict.outcome == Outcome.WAITING_FOR_INIT
+    assert reconciler.pods["a"].netns is None
+
+
+@scenario
+async def test_before_app_after_a_restart_of_the_node(world: World, reconciler: Reconciler) -> None:
+    """The first that a new agent hears of the pod is from before; of a running one it is the truth."""
+    old = before_app(*ENDED, phase="Running", statuses=(ContainerStatus("app", "a1", running=True),))
+    world.inodes, world.living = {"a": 1}, {"m2"}
+    reconciler.pod_changed(old)
+    assert reconciler.pods["a"].verdict.outcome == Outcome.WAITING_FOR_INIT
+    world.living = {"v2"}
+    validating = ContainerStatus("istio-validation", "v2", running=True, restarts=1)
+    reconciler.pod_changed(before_app(ENDED[0], validating, phase="Running", statuses=old.statuses))
+    await until(lambda: 1 in world.held)
+
+
+@scenario
+async def test_before_app_after_a_restart_of_the_agent(world: World, reconciler: Reconciler) -> None:
+    world.inodes, world.living = {"a": 1}, {"a1"}
+    running = before_app(*ENDED, phase="Running", statuses=(ContainerStatus("app", "a1", running=True),))
+    reconciler.pod_changed(running)
+    await until(lambda: world.outcomes())
+    world.living = set()  # its container ended, and is started anew
+    reconciler.sandbox_changed("a")
+    reconciler.pod_changed(before_app(*ENDED, phase="Running", statuses=(ContainerStatus("app", "a1", exit_code=1),)))
+    assert reconciler.pods["a"].netns is not None
 
 
 def test_waits_grow_and_end() -> None:
