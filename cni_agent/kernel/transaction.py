@@ -71,7 +71,6 @@ def clear(channel: Channel) -> bool:
 
 def leftovers(channel: Channel) -> tuple[Difference, ...]:
     """What is ours in nf_tables of a namespace that should have it elsewhere."""
-    nf.generation(channel)  # says so if the kernel has no nf_tables
     holding = held(_read(channel))
     tables = dict.fromkeys(where[:2] for where, chain in holding.items() if is_ours(where) or ours(where, chain))
     return tuple(Difference("extra", " ".join(table), "rules of another backend") for table in tables)
@@ -100,4 +99,12 @@ def _outrun() -> Failure:
 
 
 def _read(channel: Channel) -> nf.Objects:
-    return nf.read(channel, concerns_us)
+    """All of one generation: what chains one dump has and what rules the next are else those of different rulesets."""
+    before = nf.generation(channel)
+    for _ in range(ATTEMPTS):
+        found = nf.read(channel, concerns_us)
+        after = nf.generation(channel)
+        if after == before:
+            return found
+        before = after
+    raise _outrun()

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from cni_agent.backends import Name, backend
+from cni_agent.kernel import nf_tables as nf
 from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.netlink import Channel
 from cni_agent.kernel.netns import Netns
 from tests.kernel.tools import DEFAULT, NAMES, TPROXY, everything, sh, shown
 
@@ -192,3 +194,28 @@ def test_counting_packets_is_no_drift() -> None:
         assert program.check(pod, ruleset) == ()
         assert program.apply(pod, ruleset) == "unchanged"
         assert shown(pod, "iptables-nft")
+
+
+@pytest.mark.parametrize("name", ["iptables-nft", "nftables"])
+def test_a_change_between_two_dumps_is_no_drift(name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While we read, somebody brings the rules to what they should be: chains of before, rules of after."""
+    program = backend(name)
+    ruleset = program.ruleset(TPROXY)
+    real = Channel.dump
+    asked: list[int] = []
+
+    def dump(channel: Channel, kind: int, payload: bytes) -> bytes:
+        answer = real(channel, kind, payload)
+        asked.append(kind)
+        if asked.count(nf.GET_CHAIN) == 2 and kind == nf.GET_CHAIN:  # the first is for a look at a glance
+            monkeypatch.setattr(Channel, "dump", real)
+            program.apply(pod, ruleset)
+        return answer
+
+    with Netns.scratch() as pod:
+        sh(pod, "ip link set lo up")
+        program.apply(pod, ruleset)
+        program.apply(pod, program.ruleset(DEFAULT))
+        monkeypatch.setattr(Channel, "dump", dump)
+        assert program.check(pod, ruleset) == ()
+        assert asked.count(nf.GET_CHAIN) == 2
