@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from cni_agent.kernel.netns import Identity
 from cni_agent.node import cgroup
@@ -55,10 +55,21 @@ class Process:
         return os.open("ns/net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
 
 
+class _Entry(NamedTuple):
+    """A directory of /proc, told apart from a later one of the same name."""
+
+    pid: int
+    inode: int
+
+
 def pids(proc: str) -> list[int]:
     """All processes that this /proc shows."""
-    with os.scandir(proc) as entries:
-        return [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    return [entry.pid for entry in _entries(proc)]
+
+
+def _entries(proc: str) -> list[_Entry]:
+    with os.scandir(proc) as found:
+        return [_Entry(int(entry.name), entry.inode()) for entry in found if entry.name.isdecimal()]
 
 
 def by_pod(proc: str, among: Iterable[int]) -> Iterator[tuple[str, int]]:
@@ -100,14 +111,16 @@ class FromCgroups:
 class FromHostProc:
     """Looks for new entries of a mounted host /proc, for an agent in a pid namespace of its own.
 
-    An entry is read again for a few seconds, since runtimes move a process to its cgroup after making it.
+    An entry is read again for a few seconds, since runtimes move a process to its cgroup after making it. Numbers are
+    given again, inodes of /proc/PID are not: a new process has a new one (the listing has it, so it costs nothing). The
+    same process may get a new one too, when the kernel is short of memory; then it is read once more.
     """
 
     def __init__(self, proc: str) -> None:
         self.blind = False
         self._proc = proc
-        self._first_seen: dict[int, float] = {}
-        self._of_pod: dict[int, str] = {}
+        self._first_seen: dict[_Entry, float] = {}
+        self._of_pod: dict[_Entry, str] = {}
         self._looked = 0.0
 
     def of_pod(self, uid: str, containers: Iterable[str]) -> list[int]:
@@ -115,14 +128,13 @@ class FromHostProc:
         if now - self._looked > 0.001:  # one look serves all pods of a burst
             self._look(now)
             self._looked = time.monotonic()
-        return [pid for pid, owner in self._of_pod.items() if owner == uid]
+        return [entry.pid for entry, owner in self._of_pod.items() if owner == uid]
 
     def _look(self, now: float) -> None:
-        present = pids(self._proc)
-        self._first_seen = {pid: self._first_seen.get(pid, now) for pid in present}
-        unsettled = [pid for pid, seen in self._first_seen.items() if now - seen < _UNSETTLED_SECONDS]
-        self._of_pod = {pid: uid for pid, uid in self._of_pod.items() if pid in self._first_seen}
-        self._of_pod.update((pid, uid) for uid, pid in by_pod(self._proc, unsettled))
+        self._first_seen = {entry: self._first_seen.get(entry, now) for entry in _entries(self._proc)}
+        unsettled = {entry.pid: entry for entry, seen in self._first_seen.items() if now - seen < _UNSETTLED_SECONDS}
+        self._of_pod = {entry: uid for entry, uid in self._of_pod.items() if entry in self._first_seen}
+        self._of_pod.update((unsettled[pid], uid) for uid, pid in by_pod(self._proc, unsettled))
 
 
 def finder(proc: str) -> tuple[Finder, str]:

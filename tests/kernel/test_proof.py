@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from cni_agent.backends import backend
 from cni_agent.capture import Capture
 from cni_agent.kernel import netns as netns_module
 from cni_agent.kernel.netns import Identity, Netns
-from cni_agent.node import proof
+from cni_agent.node import processes, proof
 from cni_agent.node.processes import FromCgroups, FromHostProc, Process
 from cni_agent.node.proof import Prover, Refusal, Refused
 from tests.kernel.rulesets import rules
@@ -143,6 +145,26 @@ def test_a_mounted_proc_finds_the_same_processes(cgroups: Node) -> None:
         eventually(lambda found=sandbox: finder.of_pod(found.uid, []) == found.processes)
     sandboxes[0].stop()
     eventually(lambda: finder.of_pod(sandboxes[0].uid, []) == [])
+
+
+@in_node
+def test_a_mounted_proc_shows_a_reused_pid_as_new(cgroups: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose number belonged to a settled process is read, and one that had it before is not taken for the pod's."""
+    monkeypatch.setattr(processes, "_UNSETTLED_SECONDS", 0.01)
+    stranger = subprocess.Popen(["sleep", "60"])
+    finder, sandbox, other = FromHostProc("/proc"), Sandbox(cgroups.kubepods), Sandbox(cgroups.kubepods)
+    assert finder.of_pod(sandbox.uid, []) == []
+    stranger.kill()
+    stranger.wait()
+    for pod, pid in ((sandbox, stranger.pid), (other, stranger.pid)):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        pod.run()
+        eventually(pod.in_namespace)
+        assert pod.processes == [pid]
+        time.sleep(0.02)  # what was seen before has settled
+        assert finder.of_pod(pod.uid, []) == [pid]
+        pod.stop()
+    assert finder.of_pod(sandbox.uid, []) == []
 
 
 @in_node
