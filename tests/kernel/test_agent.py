@@ -118,6 +118,24 @@ def test_reported_addresses_that_are_not_in_the_namespace_raise_an_alarm(cgroup:
 
 
 @in_node
+def test_a_second_family_that_comes_late_is_captured_too(cgroup: Node, tmp_path: Path) -> None:
+    def pod(*addresses: str) -> dict[str, object]:
+        proxy = {"name": "istio-proxy", "env": [{"name": "ISTIO_DUAL_STACK", "value": "true"}]}
+        return sandbox.manifest(spec={"containers": [proxy]}, status={"podIPs": [{"ip": ip} for ip in addresses]})
+
+    with RunningAgent(cgroup, tmp_path) as agent:
+        sandbox = Sandbox(cgroup.kubepods, "10.9.0.7")
+        write_manifest(agent.pods, pod())
+        sandbox.run()
+        eventually(lambda: agent.state(sandbox.uid) == "Captured")
+        assert "table ip6" not in rules(sandbox.netns)
+        in_namespace(sandbox, "ip -6 address add fd00::7/128 dev lo")
+        write_manifest(agent.pods, pod("10.9.0.7", "fd00::7"))
+        eventually(lambda: agent.state(sandbox.uid) == "Updated")
+        assert "ISTIO_OUTPUT" in rules(sandbox.netns).partition("table ip6 nat")[2]
+
+
+@in_node
 def test_a_restarted_agent_adopts_what_is_right_and_touches_nothing(cgroup: Node, tmp_path: Path) -> None:
     agent = RunningAgent(cgroup, tmp_path)
     sandbox = Sandbox(cgroup.kubepods)

@@ -351,15 +351,32 @@ async def test_a_namespace_without_its_pod_is_let_go(world: World, reconciler: R
 
 @scenario
 async def test_ipv6_is_decided_by_the_addresses_inside(world: World, reconciler: Reconciler) -> None:
-    world.inodes = {"a": 1, "b": 2, "c": 3}
-    world.addresses_of = {1: ["127.0.0.1", "fd00::1"], 2: ["10.0.0.1", "fd00::2"], 3: ["127.0.0.1"]}
-    for uid in "abc":
+    world.inodes = {"a": 1, "b": 2, "c": 3, "d": 4}
+    world.addresses_of = {1: ["127.0.0.1", "fd00::1"], 2: ["10.0.0.1", "fd00::2"], 3: ["127.0.0.1"], 4: []}
+    for uid in "abcd":
         reconciler.pod_changed(pod(uid))
     await until(lambda: {1, 2} <= world.held.keys())
     assert (world.held[1].ipv6, world.held[2].ipv6) == (True, False)
-    assert 3 not in world.held  # no address yet: its network is still being set up
-    world.addresses_of[3] = ["10.0.0.3"]
-    await until(lambda: 3 in world.held)
+    assert not {3, 4} & world.held.keys()  # no address yet: their network is still being set up
+    world.addresses_of |= {3: ["10.0.0.3"], 4: ["10.0.0.4"]}
+    await until(lambda: {3, 4} <= world.held.keys())
+
+
+@scenario
+async def test_ipv6_that_comes_a_moment_later_is_captured_too(world: World, reconciler: Reconciler) -> None:
+    world.inodes, world.addresses_of = {"a": 1}, {1: ["10.0.0.1"]}
+    dual = Proxy(environment={"ISTIO_DUAL_STACK": "true"})
+    reconciler.pod_changed(pod(proxy=dual))
+    await until(lambda: world.outcomes() == ["Captured"])
+    assert world.held[1].ipv6 is False
+    world.addresses_of[1].append("fd00::1")
+    reconciler.pod_changed(pod(proxy=dual, addresses=("10.0.0.1", "fd00::1")))
+    await until(lambda: world.outcomes() == ["Captured", "Updated"])
+    assert world.held[1].ipv6 is True
+    world.addresses_of[1].pop()
+    reconciler.pod_changed(pod(proxy=dual, addresses=("10.0.0.1",)))
+    await until(lambda: reconciler.pods["a"].own_addresses == ("10.0.0.1",))
+    assert world.held[1].ipv6 is True  # for good: an address that went may come again
 
 
 @scenario
