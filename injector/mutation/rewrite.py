@@ -63,14 +63,16 @@ def rewrite(draft: Draft, settings: Settings, before: Any) -> Rewrite:
         for place, path, probe in probes.found(view):
             if not _goes_through_agent(place, probe):
                 continue
-            if late and where == "initContainers":
+            early = late and where == "initContainers"
+            if early:
                 _note_early(result, draft, place, probe, view)
-                if place in AWAITED:
-                    continue
+            unfit = _unfit(probe, view)
+            if unfit:
+                result.warnings.append(f"{slot.name}{place.replace('/', '.')} {unfit}")
+            if ours and (unfit or (early and place in AWAITED)):
+                continue
             line = probes.line(place, probe, view, agent)
-            if line is None:
-                _note_unknown(result, place, probe, slot.name)
-            elif not (ours and _is_rewritten(path, probe, port)):
+            if line is not None and not (ours and _is_rewritten(path, probe, port)):
                 table[path] = line
             operations += probes.changes(prefix + place, path, probe, port)
         if slot.content is None:
@@ -133,11 +135,15 @@ def _is_captured(draft: Draft, probe: Probe, view: Container) -> bool:
     return port in included
 
 
-def _note_unknown(result: Rewrite, place: str, probe: Probe, container: str) -> None:
-    action = probe.httpGet or probe.tcpSocket
-    if action is not None and isinstance(action.port, str):
-        where = f"{container}{place.replace('/', '.')}"
-        result.warnings.append(f"{where} names a port that the container lacks: the probe will fail")
+def _unfit(probe: Probe, view: Container) -> str | None:
+    """Why the agent cannot answer for a probe. Stock sends it there all the same."""
+    http = probe.httpGet
+    if http is not None and http.host:
+        return f"asks host {shown(http.host)}, where no proxy's agent can answer for it"
+    action = http or probe.tcpSocket
+    if action is not None and probes.resolved(action.port, view) is None:
+        return "names a port that the container lacks: the probe will fail"
+    return None
 
 
 def _change(content: dict[str, Any], operation: Operation) -> None:

@@ -346,3 +346,22 @@ def test_a_startup_probe_outside_of_capture_is_no_reason_to_warn(annotations: di
     given["metadata"]["annotations"] = annotations
     said = ask(given, load_settings(native_sidecars="false")).get("warnings", [])
     assert any("the pod will not start" in warning for warning in said) is stuck
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {"httpGet": {"path": "/ready", "port": 8080, "host": "1.2.3.4"}},
+        {"httpGet": {"path": "/ready", "port": "nope"}},
+        {"tcpSocket": {"port": "nope"}},
+    ],
+)
+def test_a_probe_that_the_agent_cannot_answer_stays_as_it_is(probe: Any) -> None:
+    """It would ask the agent's port at another host, or for a path that the agent does not know."""
+    given = pod()
+    given["spec"]["containers"][0] |= {"readinessProbe": copy.deepcopy(probe), "livenessProbe": copy.deepcopy(HTTP)}
+    app = named(patched(given, load_settings()), "containers", "app")
+    assert app["readinessProbe"] == probe
+    assert asks_the_agent(app["livenessProbe"])
+    stock = patched(given, load_settings(compatibility="istio"))
+    assert asks_the_agent(named(stock, "containers", "app")["readinessProbe"])

@@ -47,7 +47,7 @@ def test_whether_probes_are_rewritten(row: Any) -> None:
 @rows("dump_app_probers(status_port=15020)")
 def test_table_of_probes(row: Any) -> None:
     draft, _ = with_proxy(row["containers"])
-    variable = rewrite(draft, load_settings(), None).variable
+    variable = rewrite(draft, load_settings(compatibility="istio"), None).variable
     assert (json.loads(variable) if variable else None) == row["want"]
 
 

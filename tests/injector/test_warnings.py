@@ -36,6 +36,7 @@ def changed(path: str, value: Any) -> Any:
         ("spec|securityContext", {"runAsGroup": 1337}, "'app' runs as group 1337, the proxy's"),
         ("spec|initContainers", [{**SIDECAR, "restartPolicy": "Always"}], "'side' runs as user 1337, the proxy's"),
         ("spec|containers|0|livenessProbe", {"httpGet": {"port": "nope"}}, "app.livenessProbe names a port"),
+        ("spec|containers|0|livenessProbe", {"httpGet": {"port": 80, "host": "1.2.3.4"}}, "asks host '1.2.3.4'"),
         ("metadata|annotations|sidecar.istio.io/nativeSidecar", "ja", "taken for true"),
         ("metadata|annotations|sidecar.istio.io/rewriteAppHTTPProbers", "ja", "ignored"),
         ("metadata|annotations|sidecar.istio.io/status", "ja", "ignored"),
