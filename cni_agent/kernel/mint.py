@@ -16,7 +16,7 @@ from cni_agent.kernel import nf_tables as nf
 from cni_agent.kernel.failure import NotAsWritten
 from cni_agent.kernel.holdings import Place, Texts
 from cni_agent.kernel.inside import Inside
-from cni_agent.kernel.netlink import Channel, refused
+from cni_agent.kernel.netlink import Channel
 from cni_agent.kernel.netns import Netns
 from cni_agent.kernel.stamp import Layout, Stamp, StampedRule, place
 from cni_agent.names import BUILT_IN_CHAINS
@@ -73,7 +73,7 @@ def mint_stamp(ruleset: Ruleset, write: Callable[[Netns], None], texts: Callable
     with Netns.scratch() as proof, Inside(proof) as inside:
         refusal = inside.firewall.commit(batch.framed(nf.generation(inside.firewall)), batch.last)
         if refusal:
-            raise refused(batch.describe(refusal.sequence), refusal)
+            raise batch.refused(refusal)
         _prove_same(objects, nf.read(inside.firewall, lambda _: True))
         layouts = tuple(_layouts(inside.firewall, objects))
     rules = {key: tuple(_stamped(key, objects, lines.get(place(key), ()))) for key in objects.chains}

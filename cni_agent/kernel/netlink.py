@@ -194,8 +194,8 @@ class Refusal(NamedTuple):
     words: str
 
 
-def refused(doing: str, refusal: Refusal) -> KernelRefused:
-    """A refusal as the error that a caller sees."""
+def refused(doing: str, refusal: Refusal, reason: str = "", hint: str = "") -> KernelRefused:
+    """A refusal as the error that a caller sees; `reason` and `hint` where it is known what the number stands for."""
     reasons = {
         errno.EPERM: "not-permitted",
         errno.EACCES: "not-permitted",
@@ -203,16 +203,16 @@ def refused(doing: str, refusal: Refusal) -> KernelRefused:
         errno.ENOMEM: "no-memory",
         errno.EMSGSIZE: "too-large",
         errno.ENODEV: "gone",
-        errno.ENOENT: "missing-in-kernel",
         errno.EOPNOTSUPP: "missing-in-kernel",
     }
-    reason = reasons.get(refusal.errno, "kernel-refused")
+    reason = reason or reasons.get(refusal.errno, "kernel-refused")
     said = f" ({refusal.words})" if refusal.words else ""
     hints = {
-        "not-permitted": "; needs CAP_NET_ADMIN over the namespace",
-        "missing-in-kernel": "; the kernel lacks a module for it (modprobe)",
+        "not-permitted": "needs CAP_NET_ADMIN over the namespace",
+        "missing-in-kernel": "this kernel does not have it",
     }
-    sentence = f"{doing}: {os.strerror(refusal.errno)}{said}{hints.get(reason, '')}"
+    hint = hint or hints.get(reason, "")
+    sentence = f"{doing}: {os.strerror(refusal.errno)}{said}{hint and '; '}{hint}"
     return KernelRefused(reason, sentence, refusal.errno)
 
 

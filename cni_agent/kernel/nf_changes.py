@@ -1,10 +1,12 @@
 """Messages that change nf_tables objects, and the batches that they are committed in."""
 
+import errno
 import itertools
 import socket
 from typing import Final, NamedTuple
 
 from cni_agent.kernel import nf_tables as nf
+from cni_agent.kernel.failure import KernelRefused
 from cni_agent.kernel.netlink import (
     ACK,
     APPEND,
@@ -12,10 +14,12 @@ from cni_agent.kernel.netlink import (
     HEADER,
     NESTED,
     REQUEST,
+    Refusal,
     attribute,
     attributes,
     message,
     messages,
+    refused,
 )
 from cni_agent.kernel.netlink import text as text_attribute
 from cni_agent.kernel.nf_tables import Chain, ChainKey, Rule, TableKey
@@ -34,6 +38,7 @@ _VERBS: Final = {
     nf.NEW_SET: "adding a set to",
     nf.NEW_ELEMENTS: "filling a set of",
 }
+_ADDING: Final = (nf.NEW_TABLE, nf.NEW_CHAIN, nf.NEW_RULE, nf.NEW_SET, nf.NEW_ELEMENTS)
 _CHAIN_NAMES: Final = {
     nf.NEW_CHAIN: nf.CHAIN_NAME,
     nf.DELETE_CHAIN: nf.CHAIN_NAME,
@@ -58,10 +63,22 @@ class Batch(NamedTuple):
 
     def describe(self, number: int) -> str:
         """What one of its messages does, for an error."""
-        for index, (kind, start, end) in enumerate(messages(self.body), 1):
-            if index == number:
-                return _description(self.body, kind, start, end)
-        return "committing the rules"
+        found = self._message(number)
+        return _description(self.body, *found) if found else "committing the rules"
+
+    def refused(self, refusal: Refusal) -> KernelRefused:
+        """A refusal as the error that a caller sees."""
+        doing = self.describe(refusal.sequence)
+        kind = next(iter(self._message(refusal.sequence) or ()), None)
+        if refusal.errno == errno.ENOENT and kind in _ADDING:
+            return refused(doing, refusal, "missing-in-kernel", "the kernel lacks a module for it (modprobe)")
+        if refusal.errno == errno.EOPNOTSUPP and kind in (nf.NEW_CHAIN, nf.NEW_RULE):
+            hint = "the chain that is there has another type or hook, or the kernel lacks a module (modprobe)"
+            return refused(doing, refusal, "kernel-refused", hint)
+        return refused(doing, refusal)
+
+    def _message(self, number: int) -> tuple[int, int, int] | None:
+        return next(itertools.islice(messages(self.body), number - 1, None), None) if number > 0 else None
 
 
 def batch(parts: list[bytes]) -> Batch:

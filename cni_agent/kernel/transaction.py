@@ -15,7 +15,7 @@ from cni_agent.kernel import nf_tables as nf
 from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure, KernelRefused, NotAsWritten
 from cni_agent.kernel.holdings import Texts, differences, holds_ours, is_ours, ours
-from cni_agent.kernel.netlink import Channel, refused
+from cni_agent.kernel.netlink import Channel
 from cni_agent.kernel.stamp import Stamp
 from cni_agent.kernel.transition import concerns_us, held, transition
 
@@ -83,7 +83,7 @@ def _commit(channel: Channel, batch: nf_changes.Batch, generation: int) -> bool:
         return True
     if refusal.errno == errno.ERESTART:
         return False
-    raise refused(batch.describe(refusal.sequence), refusal)
+    raise batch.refused(refusal)
 
 
 def _verify(channel: Channel, stamp: Stamp) -> None:

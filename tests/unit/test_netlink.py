@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from cni_agent.kernel.failure import KernelRefused
 from cni_agent.kernel.mint import listed_texts, saved_texts
-from cni_agent.kernel.netlink import ATTEMPTS, DONE_KIND, ERROR_KIND, Channel, attribute, attributes, message, messages
-from cni_agent.kernel.nf_changes import batch, flush_chain, new_table
+from cni_agent.kernel.netlink import (
+    ATTEMPTS,
+    DONE_KIND,
+    ERROR_KIND,
+    Channel,
+    Refusal,
+    attribute,
+    attributes,
+    message,
+    messages,
+)
+from cni_agent.kernel.nf_changes import batch, flush_chain, new_rule, new_table
 from cni_agent.kernel.nf_tables import IPV4
 
 KIND = 100
@@ -98,6 +108,23 @@ def test_errors_of_a_batch_name_the_object() -> None:
         "deleting a rule from ip nat ISTIO_OUTPUT",
         "committing the rules",
     ]
+
+
+def test_a_module_is_missed_only_where_something_is_added(kernel: Kernel) -> None:
+    made = batch([new_table((IPV4, "nat"), b""), flush_chain((IPV4, "nat", "X")), new_rule((IPV4, "nat", "X"), b"")])
+    told = [made.refused(Refusal(errno.ENOENT, number, "")) for number in (1, 2, 3)]
+    assert [error.reason for error in told] == ["missing-in-kernel", "kernel-refused", "missing-in-kernel"]
+    assert ["modprobe" in str(error) for error in told] == [True, False, True]
+    with pytest.raises(KernelRefused, match="No such file") as caught:  # a set that somebody deleted, say
+        kernel.answers(error(errno.ENOENT, 0)).dump(KIND, b"")
+    assert caught.value.reason == "kernel-refused"
+    assert "modprobe" not in str(caught.value)
+
+
+def test_a_chain_or_rule_that_does_not_fit_is_no_missing_module_for_sure() -> None:
+    error = batch([new_rule((IPV4, "nat", "OUTPUT"), b"")]).refused(Refusal(errno.EOPNOTSUPP, 1, ""))
+    assert error.reason == "kernel-refused"
+    assert "another type or hook" in str(error)
 
 
 def test_texts_of_the_tools_are_found_by_chain() -> None:
