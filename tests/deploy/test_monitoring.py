@@ -11,7 +11,8 @@ from cni_agent.node.outcome import Outcome
 from injector.serving.metrics import exposition
 from injector.serving.scoreboard import Scoreboard
 from tests import vocabulary
-from tests.deploy.rendering import DAEMONSET
+from tests.deploy.rendering import DAEMONSET, ROOT, helm
+from tests.documents import TROUBLESHOOTING, anchors
 
 TARGET = ("node", "instance", "job", "pod")  # labels that Prometheus adds
 METRIC = re.compile(r"\b((?:initless|sidecar_injection|process)_[a-z_]+)(\{[^}]*\})?")
@@ -116,3 +117,25 @@ def test_every_outcome_that_calls_for_somebody_has_an_alert() -> None:
     told = " ".join(alerts().values())
     for outcome in (Outcome.REFUSED, Outcome.FAILED, Outcome.INVALID, Outcome.DRIFTED, Outcome.CAPTURED_LATE):
         assert outcome in told
+
+
+def test_every_state_of_the_injector_that_calls_for_somebody_has_an_alert() -> None:
+    told = " ".join(alerts().values())
+    for state in ("worker_ready", "certificate_stale", "settings_stale", "cluster_unread"):
+        assert f"initless_injector_{state}" in told
+
+
+def test_every_alert_leads_to_a_section_of_troubleshooting() -> None:
+    rules = yaml.safe_load((DAEMONSET / "chart/files/alerts/alerts.yaml").read_text())
+    for rule in (rule for group in rules["spec"]["groups"] for rule in group["rules"]):
+        path, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert ROOT / path == TROUBLESHOOTING and anchor in anchors(TROUBLESHOOTING), rule["alert"]
+
+
+def test_what_is_not_installed_is_not_watched() -> None:
+    """absent() would fire for ever."""
+    for part in ("agent", "injector"):
+        monitored = "monitoring.rules.enabled=true,monitoring.serviceMonitor.enabled=true"
+        objects = helm("--set", f"{monitored},{part}.enabled=false")
+        (group,) = objects["PrometheusRule", "initless-system", "initless"]["spec"]["groups"]
+        assert group["name"] != f"initless-{part}"

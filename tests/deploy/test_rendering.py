@@ -23,7 +23,7 @@ from tests.deploy.rendering import (
 NAMESPACE = ("Namespace", "", "initless-system")  # Helm puts its release into a namespace that is there already
 COMPONENTS = {
     "service-monitor": "monitoring.serviceMonitor.enabled=true",
-    "alerts": "monitoring.rules.enabled=true",
+    "alerts": "monitoring.rules.enabled=true",  # beside service-monitor, without which the chart refuses it
     "dashboard": "monitoring.dashboard.enabled=true",
     "admission-policy": "admissionPolicy.enabled=true",
 }
@@ -49,14 +49,15 @@ def test_an_overlay_is_the_chart_with_that_platform(platform: str) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_is_the_chart_with_that_option(component: str, tmp_path: Path) -> None:
     folder = DAEMONSET / "base"
+    components = ["service-monitor", component] if component == "alerts" else [component]
     wanted = {
         "resources": [relative(folder, tmp_path)],
-        "components": [relative(DAEMONSET / "components" / component, tmp_path)],
+        "components": [relative(DAEMONSET / "components" / name, tmp_path) for name in components],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
     by_kustomize = kustomize(tmp_path)
     assert set(by_kustomize) > set(kustomize(folder))
-    assert_same(by_kustomize, helm("--set", COMPONENTS[component]))
+    assert_same(by_kustomize, helm("--set", ",".join(COMPONENTS[name] for name in components)))
 
 
 def relative(folder: Path, start: Path) -> str:
@@ -80,6 +81,7 @@ def test_helm_lint_is_content() -> None:
         ("agent.dirft=off", "additional properties 'dirft' not allowed"),
         ("revision=Canary", "'/revision'"),
         ("enableNamespacesByDefault=true,revision=canary", "belongs to the default revision"),
+        ("monitoring.rules.enabled=true", "needs monitoring.serviceMonitor.enabled"),
         ("injector.workers=0", "'/injector/workers'"),
     ],
 )
