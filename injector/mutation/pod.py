@@ -119,6 +119,7 @@ class Spec(msgspec.Struct, gc=False, frozen=True):
 
     hostNetwork: bool | None = None
     nodeName: str | None = None
+    runtimeClassName: str | None = None
     serviceAccountName: str | None = None
     securityContext: SecurityContext | None = None
     containers: list[Container] | None = None

@@ -9,13 +9,24 @@ from injector.mutation.draft import Draft
 from injector.mutation.pod import Pod, SecurityContext, Spec
 from injector.mutation.previous import OURS, Previous
 
+_NETWORK_OF_THEIR_OWN = ("kata", "gvisor", "runsc")
 _AT_MOST = 10  # the API server cuts the total at 4096 characters
 
 
 def of_injection(pod: Pod, draft: Draft, before: Previous, of_probes: Iterable[str]) -> list[str]:
     """Sentences about one injected pod."""
-    said = [*_same_ids(pod, draft), *_values(draft), *_status(before), *of_probes]
+    said = [*_own_network_stack(pod), *_same_ids(pod, draft), *_values(draft), *_status(before), *of_probes]
     return said[:_AT_MOST]
+
+
+def _own_network_stack(pod: Pod) -> Iterator[str]:
+    """Rules of the node's kernel do not reach into a virtual machine. Names are free: those that are usual are told."""
+    name = (pod.spec and pod.spec.runtimeClassName) or ""
+    if name.startswith(_NETWORK_OF_THEIR_OWN):
+        yield (
+            f"spec.runtimeClassName {shown(name)}: if that is a sandbox with a network stack of its own, the pod "
+            f"cannot be captured from the node and waits in {names.VALIDATION_CONTAINER}"
+        )
 
 
 def _same_ids(pod: Pod, draft: Draft) -> Iterator[str]:

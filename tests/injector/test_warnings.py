@@ -37,6 +37,8 @@ def changed(path: str, value: Any) -> Any:
         ("spec|initContainers", [{**SIDECAR, "restartPolicy": "Always"}], "'side' runs as user 1337, the proxy's"),
         ("spec|containers|0|livenessProbe", {"httpGet": {"port": "nope"}}, "app.livenessProbe names a port"),
         ("spec|containers|0|livenessProbe", {"httpGet": {"port": 80, "host": "1.2.3.4"}}, "asks host '1.2.3.4'"),
+        ("spec|runtimeClassName", "kata-qemu", "cannot be captured from the node"),
+        ("spec|runtimeClassName", "gvisor", "cannot be captured from the node"),
         ("metadata|annotations|sidecar.istio.io/nativeSidecar", "ja", "taken for true"),
         ("metadata|annotations|sidecar.istio.io/rewriteAppHTTPProbers", "ja", "ignored"),
         ("metadata|annotations|sidecar.istio.io/status", "ja", "ignored"),
@@ -64,6 +66,7 @@ def test_host_network_that_asks_for_injection_is_told() -> None:
         ("metadata|labels|app", "web"),
         ("spec|containers|0|livenessProbe", {"httpGet": {"port": "http"}}),
         ("spec|containers|0|securityContext", {"runAsUser": 1000}),
+        ("spec|runtimeClassName", "nvidia"),
         ("spec|initContainers", [SIDECAR]),  # the usual way to have the network before the proxy
     ],
 )
