@@ -22,8 +22,9 @@ class Holding:
     def present_pod(self, record: NodePod) -> PodView:
         """The pod without what the API still tells of an earlier sandbox."""
         assert record.pod is not None
-        if record.earlier is None or not self._whereabouts.present(record.uid):
-            record.earlier = earlier(record.pod)
+        present = self._whereabouts.present(record.uid)
+        if record.earlier is None or not present:
+            record.earlier = earlier(record.pod, ended=not present)
         record.earlier = record.earlier.but(partial(self._whereabouts.lives, record.uid))
         return record.earlier.left_out_of(record.pod)
 
@@ -64,4 +65,4 @@ class Holding:
         """Nobody is left in the namespace that was held; the next one is a new sandbox's."""
         assert record.pod is not None
         self.release(record)
-        record.seen, record.earlier = time.monotonic(), earlier(record.pod)
+        record.seen, record.earlier = time.monotonic(), earlier(record.pod, ended=True)

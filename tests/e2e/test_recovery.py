@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.e2e import agent, deployment
-from tests.e2e.cluster import Cluster, Object, until
+from tests.e2e.cluster import Cluster, Object, is_ready, status_of, until
 from tests.e2e.meshed import Mesh, address, assert_captured, pod
 from tests.e2e.meshed import deployment as deployment_of
 
@@ -23,6 +23,20 @@ RESTART = """
         exit
     done
     echo "no process $1" >&2
+    exit 1"""
+
+# Kills the sandbox of a pod: its process in the pod's namespace that is in none of the containers the API tells of.
+KILL_SANDBOX = """
+    uid=$1; shift
+    for cgroup in $(grep -ls "pod$uid" /proc/[0-9]*/cgroup); do
+        process=${cgroup%/cgroup}
+        [ "$(readlink $process/ns/net)" != "$(readlink /proc/1/ns/net)" ] || continue
+        for container; do
+            ! grep -q "$container" $cgroup || continue 2
+        done
+        kill -KILL ${process#/proc/} && exit
+    done
+    echo "no sandbox of pod $uid" >&2
     exit 1"""
 
 
@@ -112,6 +126,26 @@ def test_a_pod_of_the_same_name_is_another_pod(kube: Cluster, mesh: Mesh, outsid
         (one,) = mesh.start(namespace, pod("web"))
         assert_captured(kube, one, outside)
         kube.delete("pod", "web", namespace)
+
+
+def test_a_sandbox_is_killed(kube: Cluster, mesh: Mesh, outside: Object) -> None:
+    """The same pod gets another namespace and another address; the API tells of the old ones for a while."""
+    namespace = mesh.meshed()
+    (before,) = mesh.start(namespace, pod("web"))
+    listed = [*before["status"]["initContainerStatuses"], *before["status"]["containerStatuses"]]
+    ids = [found["containerID"].rpartition("//")[2] for found in listed]
+    kube.node("sh", "-c", KILL_SANDBOX, "sh", before["metadata"]["uid"], *ids)
+
+    def look() -> Object:
+        found: Object = kube.get("pod", "web", namespace)
+        assert status_of(found, "app").get("containerID") != status_of(before, "app")["containerID"], "the old one"
+        assert is_ready(found), "not ready"
+        return found
+
+    after = until("the pod is ready in its new sandbox", look, 120)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert_captured(kube, after, outside)
+    assert not reasons(kube, after) & {"Refused", "CapturedLate", "Failed"}
 
 
 def test_an_uncaptured_pod_is_captured_where_it_is(kube: Cluster, mesh: Mesh, outside: Object) -> None:

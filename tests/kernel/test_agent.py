@@ -349,6 +349,36 @@ def test_a_sandbox_replaced_while_its_pod_lives_on(cgroup: Node, tmp_path: Path)
         assert chains(second) > 3
 
 
+@in_node
+def test_a_new_sandbox_is_not_blamed_for_the_old_ones_address(cgroup: Node, tmp_path: Path) -> None:
+    """The kubelet reports the new address seconds later."""
+    with RunningAgent(cgroup, tmp_path) as agent:
+        first = Sandbox(cgroup.kubepods, "10.9.0.7")
+        write_manifest(agent.pods, first.manifest(status={"podIPs": [{"ip": "10.9.0.7"}]}))
+        first.run()
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        second = Sandbox(cgroup.kubepods, "10.9.0.8", uid=first.uid)
+        first.stop()
+        second.run()
+        eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        third = Sandbox(cgroup.kubepods, "10.9.0.9", uid=first.uid)  # never a moment without one
+        third.make_container()
+        third.start()
+        eventually(third.in_namespace)
+        for pid in second.processes:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        eventually(lambda: _gone(second.container))
+        eventually(lambda: agent.snapshot()[first.uid]["netns"] == third.netns.identity.inode)
+        write_manifest(agent.pods, first.manifest(status={"podIPs": [{"ip": "10.9.0.9"}]}))
+        eventually(lambda: agent.state(first.uid) == "Captured")
+        assert chains(second) > 3 and chains(third) > 3
+        assert not agent.said("Refused")
+        write_manifest(agent.pods, first.manifest(status={"podIPs": [{"ip": "10.9.0.1"}]}))
+        eventually(lambda: agent.state(first.uid) == "Refused")
+
+
 def _gone(directory: Path) -> bool:
     try:
         directory.rmdir()

@@ -117,6 +117,7 @@ class World:
         if not pids:
             raise Refused(Refusal.NO_PROCESS, "none")
         netns = FakeNetns(next(iter(pids)))
+        self.check_address(netns, reported, self.addresses(netns))
         self.opened.append(netns)
         return netns
 
@@ -390,6 +391,39 @@ async def test_addresses_reported_later_are_compared(world: World, reconciler: R
     reconciler.pod_changed(pod(addresses=("10.0.0.99",)))
     await until(lambda: world.outcomes()[-1] == "Refused")
     assert world.told[-1][2] == "wrong-address"
+
+
+@pytest.mark.parametrize("absent", [True, False], ids=["ended", "replaced"])
+def test_a_new_sandbox_has_another_address_than_the_api_tells(absent: bool) -> None:
+    @scenario
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes, world.addresses_of = {"a": 1}, {1: ["10.0.0.1"], 2: ["10.0.0.2"]}
+        reconciler.pod_changed(pod(addresses=("10.0.0.1",)))
+        await until(lambda: world.outcomes() == ["Captured"])
+        if absent:
+            world.inodes = {}
+            reconciler.sandbox_changed("a")
+        world.inodes = {"a": 2}
+        reconciler.sandbox_changed("a")
+        await until(lambda: 2 in world.held and not reconciler.pods["a"].busy)
+        reconciler.pod_changed(pod(addresses=("10.0.0.2",)))
+        await until(lambda: reconciler.pods["a"].own_addresses == ("10.0.0.2",))
+        assert "Refused" not in world.outcomes()
+        reconciler.pod_changed(pod(addresses=("10.0.0.3",)))
+        await until(lambda: world.outcomes()[-1] == "Refused")
+
+    test()
+
+
+@scenario
+async def test_an_agent_that_comes_after_the_sandbox_and_before_its_address(
+    world: World, reconciler: Reconciler
+) -> None:
+    """A node that restarts: none of the containers that the API tells of is there any more."""
+    world.inodes, world.addresses_of = {"a": 1}, {1: ["10.0.0.2"]}
+    old = ContainerStatus("app", "a1", running=True)
+    reconciler.pod_changed(pod(addresses=("10.0.0.1",), statuses=(old,), phase="Running"))
+    await until(lambda: world.outcomes() == ["Captured"])
 
 
 @scenario
