@@ -106,6 +106,13 @@ def test_ports_are_those_of_services_policies_and_probes(base: Objects, agent: O
         assert allowed == declared
 
 
+def test_the_api_server_is_reached_wherever_it_listens(base: Objects) -> None:
+    """A policy sees the port behind the Service: kubeadm's, those of managed clusters, minikube and MicroK8s."""
+    for name in ("cni-agent", "initless-injector"):
+        (rule,) = base["NetworkPolicy", "initless-system", name]["spec"]["egress"]
+        assert [port["port"] for port in rule["ports"]] == [443, 6443, 8443, 16443]
+
+
 def test_rules_that_are_not_used_are_not_asked_for() -> None:
     """Without istiod's ConfigMaps nothing of the cluster is read; with somebody else's certificate none is kept."""
     offline = helm("--set", "injector.settings=files,injector.certificates.existingSecret=tls,agent.enabled=false")
