@@ -90,7 +90,7 @@ def _pod(
     namespace = metadata.namespace or request.namespace or ""
     labels = {key: value or "" for key, value in (metadata.labels or {}).items()}
     annotations = {key: value or "" for key, value in (metadata.annotations or {}).items()}
-    decision = decide(settings, spec.hostNetwork is True, namespace, labels, annotations)
+    decision = decide(settings, spec.hostNetwork is True, namespace, labels, annotations, windows=spec.windows)
     said = [decision.warning] if decision.warning else []
     if not decision.inject:
         return _answer(envelope, "skip", decision.reason, {"allowed": True}, request.uid, said)

@@ -86,7 +86,7 @@ def _workload(
     metadata, spec = pod.metadata or Metadata(), pod.spec or Spec()
     space = metadata.namespace or own.get("namespace") or namespace
     labels, annotations = _texts(metadata.labels), _texts(metadata.annotations)
-    decision = decide(settings, spec.hostNetwork is True, space, labels, annotations)
+    decision = decide(settings, spec.hostNetwork is True, space, labels, annotations, windows=spec.windows)
     if decision.warning:
         say(f"{called}: {decision.warning}")
     if not decision.inject:

@@ -13,6 +13,7 @@ IGNORED_NAMESPACES: Final = frozenset({"kube-system", "kube-public", "kube-node-
 Reason = Literal[
     "host-network",
     "system-namespace",
+    "windows",
     "asked-for",
     "asked-not",
     "never-selector",
@@ -24,6 +25,7 @@ Reason = Literal[
 SKIPS: Final[tuple[Reason, ...]] = (
     "host-network",
     "system-namespace",
+    "windows",
     "asked-not",
     "never-selector",
     "policy",
@@ -45,8 +47,10 @@ def decide(
     namespace: str,
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
+    *,
+    windows: bool = False,
 ) -> Decision:
-    """The first rule that applies decides; the order is Istio's."""
+    """The first rule that applies decides; the order is Istio's, which does not look for Windows."""
     # A label that exists hides the annotation, even when it is empty
     asked = labels[names.INJECT] if names.INJECT in labels else annotations.get(names.INJECT, "")
     if host_network:
@@ -56,6 +60,9 @@ def decide(
         return Decision(False, "host-network", warning)
     if namespace in IGNORED_NAMESPACES:
         return Decision(False, "system-namespace")
+    if windows and not settings.stock:
+        warning = f"{names.INJECT} is true, but the pod is for Windows: no sidecar is injected"
+        return Decision(False, "windows", warning if asked == "true" else None)
     if settings.policy not in ("enabled", "disabled"):
         return Decision(False, "bad-policy")
     if asked == "true":

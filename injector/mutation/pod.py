@@ -114,10 +114,18 @@ class Metadata(msgspec.Struct, gc=False, frozen=True):
     ownerReferences: list[Owner] | None = None
 
 
+class OS(msgspec.Struct, gc=False, frozen=True):
+    """v1.PodOS."""
+
+    name: str | None = None
+
+
 class Spec(msgspec.Struct, gc=False, frozen=True):
     """v1.PodSpec. A list is null where the JSON has none, which a patch must know."""
 
     hostNetwork: bool | None = None
+    os: OS | None = None
+    nodeSelector: dict[str, str | None] | None = None
     nodeName: str | None = None
     runtimeClassName: str | None = None
     serviceAccountName: str | None = None
@@ -126,6 +134,13 @@ class Spec(msgspec.Struct, gc=False, frozen=True):
     initContainers: list[Container] | None = None
     volumes: list[Named] | None = None
     imagePullSecrets: list[Named] | None = None
+
+    @property
+    def windows(self) -> bool:
+        """Whether the pod says that it is for Windows; pods older than `os` say it by their node selector."""
+        if self.os is not None and self.os.name:
+            return self.os.name == "windows"
+        return self.nodeSelector is not None and self.nodeSelector.get("kubernetes.io/os") == "windows"
 
 
 class Pod(msgspec.Struct, gc=False, frozen=True):

@@ -365,3 +365,32 @@ def test_a_probe_that_the_agent_cannot_answer_stays_as_it_is(probe: Any) -> None
     assert asks_the_agent(app["livenessProbe"])
     stock = patched(given, load_settings(compatibility="istio"))
     assert asks_the_agent(named(stock, "containers", "app")["readinessProbe"])
+
+
+WINDOWS = {"os": {"name": "windows"}}
+BY_SELECTOR = {"nodeSelector": {"kubernetes.io/os": "windows"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "left"),
+    [
+        (WINDOWS, True),
+        (BY_SELECTOR, True),
+        ({**BY_SELECTOR, "os": {"name": "linux"}}, False),
+        ({"os": {"name": "linux"}, "nodeSelector": {"kubernetes.io/os": None}}, False),
+        ({"os": None, "nodeSelector": None}, False),
+    ],
+)
+def test_pods_for_windows_are_left_alone(spec: Any, left: bool) -> None:
+    given = pod()
+    given["spec"] |= spec
+    assert ("patch" not in ask(given, load_settings())) is left
+    assert "patch" in ask(given, load_settings(compatibility="istio"))
+
+
+def test_a_pod_for_windows_that_asks_for_injection_is_told() -> None:
+    given = pod(sidecar_istio_io__inject="true")
+    given["spec"] |= WINDOWS
+    response = ask(given, load_settings())
+    assert response["allowed"]
+    assert "the pod is for Windows" in response["warnings"][0]
