@@ -55,7 +55,7 @@ class Agent:
         self._finder, how = processes.finder(settings.host_proc)
         logger.info("finding processes", extra={"how": how})
         roots = hierarchies(settings.cgroup_root, Path("/proc/self/mountinfo").read_text())
-        self._sandboxes = Sandboxes(roots, self._sandbox_changed)
+        self._sandboxes = Sandboxes(roots, self._sandbox_changed, self._metrics.overflows.inc)
         self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, self._finder)
         protected = {host_identity(settings.host_proc), identity("/proc/self/ns/net")}
         owners = Owners(settings.host_proc, protected, self._whereabouts, self._outside)
@@ -71,7 +71,6 @@ class Agent:
             told=self._teller.tell,
         )
         self._metrics.unwatched.set_function(lambda: len(self._sandboxes.unwatched))
-        self._metrics.overflows.set_function(lambda: self._sandboxes.overflows)
         self._health = Health({"/metrics": self._page, "/healthz": self._healthy, "/readyz": self._ready})
         self._status = status.StatusServer(settings.socket, self._snapshot)
 

@@ -53,7 +53,7 @@ class Metrics:
         self.scan_found = Counter(
             "initless_scan_found_pods", "Pods that only the scan of /proc found.", registry=self.registry
         )
-        self.overflows = Gauge(
+        self.overflows = Counter(
             "initless_inotify_overflows", "Times the kernel dropped inotify events.", registry=self.registry
         )
         self.unwatched = Gauge(

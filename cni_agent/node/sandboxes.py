@@ -33,15 +33,20 @@ class _Place(NamedTuple):
 
 
 class Sandboxes:
-    """Follows the tree below `hierarchies`; calls `changed` with the uid of each pod that got or lost a container."""
+    """Follows the tree below `hierarchies`; calls `changed` with the uid of each pod that got or lost a container.
 
-    def __init__(self, hierarchies: Iterable[str], changed: Callable[[str], None]) -> None:
+    `overflowed` hears of each time that the kernel dropped events.
+    """
+
+    def __init__(
+        self, hierarchies: Iterable[str], changed: Callable[[str], None], overflowed: Callable[[], None]
+    ) -> None:
         self.hierarchies = tuple(hierarchies)
         self.containers: dict[str, set[str]] = {}
         self.kubepods: set[str] = set()
         self.unwatched: set[str] = set()  # directories for which no watch was to be had
-        self.overflows = 0
         self._changed = changed
+        self._overflowed = overflowed
         self._inotify = inotify.Inotify()
         self._places: dict[int, _Place] = {}
         self._attended: dict[int, tuple[str, str]] = {}  # by watch: pod and container whose processes are waited for
@@ -90,7 +95,7 @@ class Sandboxes:
         again = False
         for event in self._inotify.read():
             if event.overflow:
-                self.overflows += 1
+                self._overflowed()
                 again = True
             elif event.mask & inotify.IGNORED:
                 self._places.pop(event.watch, None)

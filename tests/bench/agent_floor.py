@@ -23,7 +23,7 @@ def main(root: str) -> None:
     host = host_identity().inode
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     waiting: dict[str, None] = {}
-    sandboxes = Sandboxes([root], lambda uid: waiting.update({uid: None}))
+    sandboxes = Sandboxes([root], lambda uid: waiting.update({uid: None}), lambda: None)
     sandboxes.look()
     done: set[str] = set()
     print("ready", flush=True)

@@ -16,7 +16,8 @@ OTHER = "863b91d4-4b68-4efa-917f-4b560e3e86aa"
 class Watched:
     def __init__(self, *roots: Path) -> None:
         self.changed: list[str] = []
-        self.sandboxes = Sandboxes(map(str, roots), self.changed.append)
+        self.overflows: list[int] = []
+        self.sandboxes = Sandboxes(map(str, roots), self.changed.append, lambda: self.overflows.append(1))
         self.sandboxes.look()
 
     def read(self) -> list[str]:
@@ -140,7 +141,7 @@ def test_lost_events_cost_a_look_and_no_pod(
     monkeypatch.setattr(watched.sandboxes._inotify, "read", lambda: iter(lost))
     assert set(watched.read()) == {UID, OTHER}
     assert watched.names() == {UID: {"a"}}
-    assert watched.sandboxes.overflows == 1
+    assert watched.overflows == [1]
     monkeypatch.undo()
     (tmp_path / "kubepods" / f"pod{UID}" / "b").mkdir()
     watched.read()
