@@ -22,7 +22,9 @@ from cni_agent.kernel.stamp import Layout, Stamp, StampedRule, place
 from cni_agent.names import BUILT_IN_CHAINS
 from cni_agent.rules import Ruleset
 
-CAPACITY: Final = 128  # distinct rulesets kept; a node's pods share a handful
+# Distinct rulesets kept, at up to 100 kB each. A node's pods share a handful; but if each had its own and one did not
+# fit, a patrol over all of them would mint every one anew, each time. Nodes have up to 250 pods.
+CAPACITY: Final = 256
 IPTABLES: Final[dict[Family, str]] = {4: "iptables", 6: "ip6tables"}
 FAMILIES: Final[dict[Family, int]] = {4: nf.IPV4, 6: nf.IPV6}
 _EVERY: Final = nf.header(socket.AF_UNSPEC)

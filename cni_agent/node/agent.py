@@ -46,6 +46,7 @@ class Agent:
         self._backend = backend
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="backend")
+        self._preparers = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._started = time.time()
         self._listed: Callable[[], bool] = lambda: False
         self._warmed = False
@@ -59,7 +60,7 @@ class Agent:
         self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, self._finder)
         protected = {host_identity(settings.host_proc), identity("/proc/self/ns/net")}
         owners = Owners(settings.host_proc, protected, self._whereabouts, self._outside)
-        self._preparing = Preparing(backend, self._executor)
+        self._preparing = Preparing(backend, self._preparers)
         self._reconciler = Reconciler(
             backend=backend,
             drift=settings.drift,
@@ -110,7 +111,8 @@ class Agent:
         self._sandboxes.close()
         await self._health.close()
         await self._status.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._executor, self._preparers):
+            executor.shutdown(wait=False, cancel_futures=True)
         await self._reconciler.close()
 
     async def _pods(self) -> None:

@@ -1,7 +1,8 @@
 """Has the rules of pods ready before their sandboxes are.
 
 The first time that rules are wanted, the ordinary tools are run to write them, which takes tens of milliseconds: half
-of what a sandbox takes to start. The API tells of a pod long before that.
+of what a sandbox takes to start. The API tells of a pod long before that. One thread does it, one ruleset behind the
+other, so that the threads that program pods are free for those whose rules are known.
 """
 
 import logging

@@ -425,6 +425,29 @@ def test_work_that_does_not_end_fails_the_health_check(cgroup: Node, tmp_path: P
         eventually(lambda: not unhealthy(agent))
 
 
+@in_node
+def test_rules_being_written_for_other_pods_do_not_delay_a_pod_whose_rules_are_known(
+    cgroup: Node, tmp_path: Path
+) -> None:
+    """Ten pods with annotations of their own, and a tool that takes its time for each of them."""
+    done = tmp_path / "done"
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "iptables-nft-restore"
+    tool.write_text(
+        "#!/bin/sh\ntext=$(cat)\n"
+        f"case $text in *4000*) sleep 1; echo >> {done};; esac\n"
+        'printf "%s\\n" "$text" | exec /usr/sbin/iptables-nft-restore "$@"\n'
+    )
+    tool.chmod(0o755)
+    with RunningAgent(cgroup, tmp_path, environment={"PATH": f"{tool.parent}:{os.environ['PATH']}"}) as agent:
+        for number in range(10):
+            own = {"sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/excludeOutboundPorts": f"4000{number}"}
+            write_manifest(agent.pods, Sandbox(cgroup.kubepods).manifest(metadata={"annotations": own}))
+        eventually(lambda: len(agent.snapshot()) == 10)
+        run(Sandbox(cgroup.kubepods), agent)
+        assert not done.exists() or len(done.read_text()) < 5
+
+
 def unhealthy(agent: RunningAgent) -> bool:
     try:
         return agent.page("/healthz") != "ok\n"
