@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from cni_agent import names
 from cni_agent.addresses import NoAddress, has_ipv6
 from cni_agent.backends import Backend
 from cni_agent.capture import Capture
@@ -31,8 +32,8 @@ class Programmed:
     disturbed: bool = False
     moment: float = field(default_factory=time.monotonic)  # when it was read back
 
-    def verdict(self, pod: PodView, *, first: bool, fresh: bool) -> Verdict:
-        """What this means for a pod. `first`: nothing was known of its namespace; `fresh`: we saw its sandbox start."""
+    def verdict(self, pod: PodView, *, first: bool) -> Verdict:
+        """What this means for a pod, as it was before. `first`: nothing was known of its namespace."""
         if self.result == "drifted":
             return Verdict(Outcome.DRIFTED, "reported", self.differences)
         if self.result == "unchanged":
@@ -41,8 +42,8 @@ class Programmed:
             return Verdict(Outcome.REPAIRED, "drift", self.differences or "rules that differed were replaced")
         if not first:
             return Verdict(Outcome.UPDATED, "settings", "its settings changed, and its rules with them")
-        if pod.phase == "Running" and not fresh:
-            since = pod.started or "its start"
+        since = _running_since(pod)
+        if since is not None:
             return Verdict(Outcome.CAPTURED_LATE, "late", f"it had been running outside the mesh since {since}")
         return Verdict(Outcome.CAPTURED, "programmed", "its rules are in place")
 
@@ -90,6 +91,14 @@ def program(
         if opened is not None:
             opened.close()
         raise
+
+
+def _running_since(pod: PodView) -> str | None:
+    """When the application began to run; None if it has not. The phase alone is late by its slowest container."""
+    application = [status for status in pod.statuses if status.running and status.name != names.PROXY_CONTAINER]
+    if not application and pod.phase != "Running":
+        return None
+    return min((status.started for status in application), default="") or pod.started or "its start"
 
 
 def _has_ipv6(held: Collection[str], capture: Capture, netns: Netns) -> bool:

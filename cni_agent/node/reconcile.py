@@ -208,7 +208,7 @@ class Reconciler:
             record.milliseconds = (done.moment - record.seen) * 1000
         if done.result == "unchanged" and not first and record.verdict.outcome in IN_PLACE:
             return
-        verdict = done.verdict(pod, first=first, fresh=record.seen is not None)
+        verdict = done.verdict(pod, first=first)
         if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
             record.drifts += 1
         self._settle(record, verdict, done.moment)

@@ -427,14 +427,30 @@ async def test_an_agent_that_comes_after_the_sandbox_and_before_its_address(
 
 
 @scenario
-async def test_a_late_pod_and_one_without_validation(world: World, reconciler: Reconciler) -> None:
-    world.inodes = {"a": 1, "b": 2}
-    reconciler.sandbox_changed("a", fresh=False)
+async def test_late_is_who_ran_before_it_was_captured(world: World, reconciler: Reconciler) -> None:
+    """Whether or not the agent saw its sandbox start: what it was told of the pod may have come late."""
+    world.inodes = {"a": 1, "b": 2, "c": 3, "d": 4}
+    world.living = {"c1", "d1"}
+    for uid in "abcd":
+        reconciler.sandbox_changed(uid, fresh=uid != "a")
     reconciler.pod_changed(pod("a", phase="Running", started="2026-01-01T00:00:00Z"))
-    reconciler.sandbox_changed("b", fresh=True)
-    reconciler.pod_changed(pod("b", phase="Running", init_containers=()))
-    await until(lambda: world.outcomes("a") == ["CapturedLate"] and len(world.outcomes("b")) == 2)
-    assert world.outcomes("b") == ["Captured", "ValidationMissing"]
+    reconciler.pod_changed(pod("b", phase="Running"))
+    application = ContainerStatus("app", "c1", running=True, started="2026-01-02T00:00:00Z")
+    reconciler.pod_changed(pod("c", phase="Pending", statuses=(application,)))
+    reconciler.pod_changed(pod("d", phase="Pending", statuses=(ContainerStatus("istio-proxy", "d1", running=True),)))
+    await until(lambda: len(world.told) == 4)
+    assert {uid: world.outcomes(uid)[-1] for uid in "abcd"} == {
+        **dict.fromkeys("abc", "CapturedLate"),
+        "d": "Captured",
+    }
+    assert reconciler.pods["c"].verdict.sentence.endswith("since 2026-01-02T00:00:00Z")
+
+
+@scenario
+async def test_a_pod_without_validation_is_told_of_beside(world: World, reconciler: Reconciler) -> None:
+    world.inodes = {"a": 1}
+    reconciler.pod_changed(pod("a", init_containers=()))
+    await until(lambda: world.outcomes() == ["Captured", "ValidationMissing"])
 
 
 def before_app(*initial: ContainerStatus, **changes: Any) -> PodView:
