@@ -71,7 +71,12 @@ def renew(
     """One pass. `announced` says that whoever must trust `material.bundle` was seen to have it."""
     steps: list[str] = []
     trusted, signing, following = _read(material) if material else ([], None, None)
-    if signing is None or _left(signing.certificate, now) <= 0:
+    if following and _left(following.certificate, now) <= 0:
+        following = None
+    if following and (signing is None or _left(signing.certificate, now) <= 0):  # even if not everybody trusts it yet
+        signing, following = following, None
+        steps.append("signing with the next CA")
+    elif signing is None or _left(signing.certificate, now) <= 0:
         signing, following = _new_authority(lifetimes.authority, now), None
         trusted = [signing.certificate, *trusted]
         steps.append("made a CA")

@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import logging
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,14 @@ class Incomplete(RuntimeError):
     """The certificates are in order, but somebody who must trust them could not be told; the text says who and why."""
 
 
+class Untold(NamedTuple):
+    """A webhook configuration that could not be told of our CAs."""
+
+    configuration: str
+    problem: str
+    exists: bool  # as far as we know
+
+
 @dataclass(frozen=True)
 class Duty:
     """What is to be kept in order."""
@@ -36,30 +44,33 @@ class Duty:
     async def run_once(self, now: datetime.datetime) -> Material:
         """Brings everything to where it should be. Trust is announced before anything new is served."""
         material = await self.keep.load()
-        told = await self._announce(material.bundle) if material else {"": "nothing to announce"}
-        renewal = renew(material, self.names, self.lifetimes, now, announced=not told)
+        untold = await self._announce(material.bundle) if material else []
+        # Where there is no configuration nobody asks us, so that one which is missing holds up no rotation
+        announced = not any(found.exists for found in untold)
+        renewal = renew(material, self.names, self.lifetimes, now, announced=announced)
         material = renewal.material
         if renewal.steps:
             await self.keep.save(material)
             expires = expiry(material).isoformat()
             log.info("certificates renewed", extra={"steps": ", ".join(renewal.steps), "expires": expires})
-            told = await self._announce(material.bundle)
+            untold = await self._announce(material.bundle)
         if self.export:
             await self.export.mirror(material)
-        if told:
-            raise Incomplete("; ".join(f"{name}: {problem}" for name, problem in told.items()))
+        if untold:
+            raise Incomplete("; ".join(f"{found.configuration}: {found.problem}" for found in untold))
         return material
 
-    async def _announce(self, bundle: bytes) -> dict[str, str]:
+    async def _announce(self, bundle: bytes) -> list[Untold]:
         """Tells every configuration; gives those that could not be told, with the reason."""
-        failed: dict[str, str] = {}
+        failed = []
         for name in self.configurations:
             assert self.api
             try:
                 if await announce(self.api, name, bundle):
                     log.info("caBundle applied", extra={"configuration": name})
             except (ApiError, *UNREACHABLE, msgspec.DecodeError) as error:
-                failed[name] = str(error) or type(error).__name__
+                exists = not (isinstance(error, ApiError) and error.code == 404)
+                failed.append(Untold(name, str(error) or type(error).__name__, exists))
         return failed
 
     async def run(self, interval: float) -> None:

@@ -118,6 +118,25 @@ def test_after_a_long_sleep_an_expired_ca_is_replaced_at_once() -> None:
     assert len(x509.load_pem_x509_certificates(woken.bundle)) == 1
 
 
+def test_at_its_end_a_ca_is_followed_by_the_one_that_was_announced() -> None:
+    first = renew(None, NAMES, LIFETIMES, START, announced=False).material
+    pending = renew(first, NAMES, LIFETIMES, START + 70 * DAY, announced=True).material
+    late = START + 91 * DAY
+    woken = renew(pending, NAMES, LIFETIMES, late, announced=False).material
+    assert woken.authority_key == pending.next_key
+    assert not woken.next_key
+    assert trusted(woken.certificate, pending.bundle, late)  # by whoever heard of it in time
+
+
+def test_two_cas_that_have_both_expired_are_replaced() -> None:
+    first = renew(None, NAMES, LIFETIMES, START, announced=False).material
+    pending = renew(first, NAMES, LIFETIMES, START + 70 * DAY, announced=True).material
+    late = START + 300 * DAY
+    woken = renew(pending, NAMES, LIFETIMES, late, announced=False).material
+    assert woken.authority_key not in (pending.authority_key, pending.next_key)
+    assert trusted(woken.certificate, woken.bundle, late)
+
+
 # A directory
 
 
@@ -259,6 +278,41 @@ def test_a_missing_configuration_is_named_and_certificates_are_made_all_the_same
             with pytest.raises(Incomplete, match=r"no MutatingWebhookConfiguration ours; injector webhook"):
                 await work.run_once(START)
             assert (tmp_path / "tls.crt").exists()
+
+    asyncio.run(talk())
+
+
+def test_a_missing_configuration_does_not_hold_up_a_rotation() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
+            await configuration(api)
+            first = await duty(client, None, "ours").run_once(START)
+            work = duty(client, None, "ours", "a-tag-that-was-deleted")
+            for days in (70, 71):
+                with pytest.raises(Incomplete, match="no MutatingWebhookConfiguration a-tag-that-was-deleted"):
+                    await work.run_once(START + days * DAY)
+            kept = await SecretKeep(client, "istio-system", "certs").load()
+            assert kept
+            assert kept.authority_key != first.authority_key
+            assert bundles(api) == {kept.bundle}
+
+    asyncio.run(talk())
+
+
+def test_a_configuration_that_cannot_be_told_holds_up_a_rotation() -> None:
+    async def talk() -> None:
+        async with fake_apiserver() as api, ApiServer(api.access(), "test") as client:
+            await configuration(api)
+            await configuration(api, "other")
+            work = duty(client, None, "ours", "other")
+            first = await work.run_once(START)
+            pending = await work.run_once(START + 70 * DAY)
+            api.failing = {f"{PATH}/other": 503}
+            with pytest.raises(Incomplete, match="other: as the test says"):
+                await work.run_once(START + 71 * DAY)
+            kept = await SecretKeep(client, "istio-system", "certs").load()
+            assert kept == pending
+            assert kept.authority_key == first.authority_key
 
     asyncio.run(talk())
 
