@@ -2,17 +2,20 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests import vocabulary
 from tests.deploy.rendering import (
     DAEMONSET,
     KUBERNETES,
     ROOT,
     Objects,
+    by_name,
     helm,
     kustomize,
     run,
@@ -82,6 +85,9 @@ def test_helm_lint_is_content() -> None:
         ("revision=Canary", "'/revision'"),
         ("enableNamespacesByDefault=true,revision=canary", "belongs to the default revision"),
         ("monitoring.rules.enabled=true", "needs monitoring.serviceMonitor.enabled"),
+        ("injector.autoscaling.minReplicas=6", "minReplicas is 6 and maxReplicas 5"),
+        ("injector.webhook.path=/other", "'/injector/webhook/path'"),
+        ("agent.extraArgs={success-events}", "'/agent/extraArgs/0'"),
         ("injector.workers=0", "'/injector/workers'"),
     ],
 )
@@ -105,6 +111,41 @@ def test_a_revision_has_names_of_its_own() -> None:
     revision = helm("--set", "revision=canary,agent.enabled=false,resourceQuota.enabled=false")
     assert not set(revision) & set(helm())
     assert {name for _, _, name in revision} == {"initless-injector-canary", "initless-injector-canary-certs"}
+
+
+def test_every_program_takes_further_options() -> None:
+    options = "agent.extraArgs={--success-events},injector.extraArgs={--log-level=debug},"
+    objects = helm("--set", options + "injector.certificates.extraArgs={--overlap=60}")
+    agent = objects["DaemonSet", "initless-system", "cni-agent"]["spec"]["template"]["spec"]["containers"]
+    injector = objects["Deployment", "initless-system", "initless-injector"]["spec"]["template"]["spec"]["containers"]
+    ends = [container["args"][-1] for container in (*agent, *injector)]
+    assert ends == ["--success-events", "--log-level=debug", "--overlap=60"]
+    for container, last in zip((*agent, *injector), ends, strict=True):
+        command = vocabulary.commands()[" ".join(container["command"])]
+        assert last.partition("=")[0] in {flag for option in command.params for flag in option.opts}
+
+
+def test_where_the_injector_runs_can_be_said() -> None:
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+    values = {"injector.affinity": affinity, "injector.topologySpreadConstraints": spread}
+    options = [part for name, value in values.items() for part in ("--set-json", f"{name}={json.dumps(value)}")]
+    objects = helm(*options, "--set", "injector.priorityClassName=ours,agent.priorityClassName=")
+    pod = objects["Deployment", "initless-system", "initless-injector"]["spec"]["template"]["spec"]
+    assert (pod["affinity"], pod["topologySpreadConstraints"], pod["priorityClassName"]) == (affinity, spread, "ours")
+    agent = objects["DaemonSet", "initless-system", "cni-agent"]["spec"]["template"]["spec"]
+    assert "priorityClassName" not in agent
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_it_can_be_a_part_of_another_chart_that_is_switched(enabled: str, tmp_path: Path) -> None:
+    dependency = {"name": "initless", "version": "0.1.0", "condition": "initless.enabled"}
+    chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    shutil.copytree(DAEMONSET / "chart", tmp_path / "charts/initless")
+    options = ["-n", "initless-system", "--kube-version", KUBERNETES, "--set", f"initless.enabled={enabled}"]
+    rendered = by_name(run("helm", "template", "initless", tmp_path, *options))
+    assert rendered == (helm() if enabled == "true" else {})
 
 
 def test_the_default_revision_may_be_named() -> None:

@@ -40,3 +40,12 @@ def test_a_revision_and_its_tags() -> None:
     assert [rule["resourceNames"] for rule in rules if "resourceNames" in rule] == [
         ["initless-injector-canary", "initless-revision-tag-prod", "initless-revision-tag-default"]
     ]
+
+
+def test_what_can_be_said_of_the_webhook() -> None:
+    words = "path=/inject/cluster/one/net/two,injector.webhook.reinvocationPolicy=IfNeeded"
+    found = helm("--set", f"injector.webhook.{words}")[KIND, "", "initless-injector"]
+    target = Target(path="/inject/cluster/one/net/two", reinvocation_policy="IfNeeded")
+    assert_printed(found, webhook_configuration("default", "", target))
+    found = helm("--set", "injector.webhook.timeoutSeconds=5")[KIND, "", "initless-injector"]
+    assert {entry["timeoutSeconds"] for entry in found["webhooks"]} == {5}

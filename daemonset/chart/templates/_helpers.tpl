@@ -74,11 +74,14 @@ affinity:
     service:
       name: {{ include "initless.injector" .root }}
       namespace: {{ .root.Release.Namespace }}
-      path: /inject
+      path: {{ .root.Values.injector.webhook.path }}
       port: 443
   failurePolicy: Fail
-  reinvocationPolicy: Never
+  reinvocationPolicy: {{ .root.Values.injector.webhook.reinvocationPolicy }}
   sideEffects: None
+  {{- if ne (int .root.Values.injector.webhook.timeoutSeconds) 10 }}
+  timeoutSeconds: {{ .root.Values.injector.webhook.timeoutSeconds }} # 10 is what the API server takes without it
+  {{- end }}
   rules:
     - apiGroups: [""]
       apiVersions: [v1]
