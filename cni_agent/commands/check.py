@@ -14,8 +14,9 @@ from cni_agent.kernel.netns import Netns
 EXIT_DIFFERENT: Final = 1
 EPILOG = """
 \b
-Exit codes: 0 equal; 1 different, each difference on a line (missing, extra, moved, changed); 2 a value or the usage is
-wrong; 3 the pod is not captured; 4 refused (the node's namespace, not a namespace, not permitted); 5 it failed.
+Exit codes: 0 equal; 1 different, each difference on a line (missing, extra, moved, changed; bypass: a rule of somebody
+else, younger than ours, takes packets past them); 2 a value or the usage is wrong; 3 the pod is not captured; 4 refused
+(the node's namespace, not a namespace, not permitted); 5 it failed.
 """
 
 

@@ -175,6 +175,7 @@ class _Walk:
                     self.deciding.setdefault(table, entry)
                     return jump is None
                 case "accept":
+                    self.deciding.setdefault(table, entry)
                     return True
                 case "jump":
                     if self._chain(table, str(rule.target.argument), entry):

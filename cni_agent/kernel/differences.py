@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
-Kind = Literal["missing", "extra", "moved", "changed"]
+Kind = Literal["missing", "extra", "moved", "changed", "bypass"]
 H = TypeVar("H", bound=Hashable)
 
 

@@ -5,14 +5,20 @@ Ours are: all rules in `ISTIO_*` chains; all rules that jump to one; and, in bui
 The mark is what tells an interface exclusion of ours from a like rule of somebody else, when settings change and after
 a restart. Where `ISTIO_*` chains are, a rule without it that is just what we want counts as ours too, as often as it is
 wanted: someone saved and restored the tables, or istio-init wrote them.
+
+Istio appends its jumps, and so do we: what stands before them when we come stays there. A rule that came later, stands
+before ours and ends what becomes of the packets that it matches takes them past the proxy. It is told as a `bypass`;
+ours then go before it, and it stays.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from cni_agent import names
 from cni_agent.kernel.differences import Difference, compare
+from cni_agent.kernel.endings import Ending
 
 OUR_CHAINS: Final = frozenset(
     {
@@ -41,11 +47,14 @@ class Place(NamedTuple):
 
 
 class HeldRule(NamedTuple):
-    """A rule found in the kernel. Rules with equal keys are the same rule."""
+    """A rule found in the kernel. Rules with equal keys are the same rule. Of two, the one that came later is younger:
+    its `born` is higher."""
 
     key: Hashable
     marked: bool
     jump: str | None
+    ends: Ending | None = None
+    born: int = 0
 
 
 class HeldChain(NamedTuple):
@@ -94,13 +103,55 @@ def ours(place: Place, chain: HeldChain, wanted: Sequence[Hashable] = ()) -> lis
     return sorted(known)
 
 
+def intruders(place: Place, held: Held, own: Sequence[int]) -> list[int]:
+    """Rules of others that take packets past rules of ours (`own`) that are older than they, as indexes."""
+    rules = held[place].rules
+    youngest: dict[str, int | None] = {}
+    found = []
+    for index, rule in enumerate(rules[: own[-1]] if own else ()):
+        if index in own:
+            continue
+        born = rule.born if rule.ends else None
+        if rule.jump is not None:
+            if rule.jump not in youngest:
+                youngest[rule.jump] = _youngest_ending(place._replace(chain=rule.jump), held)
+            inside = youngest[rule.jump]
+            born = born if inside is None else max(inside, rule.born)
+        if born is not None and born > min(rules[other].born for other in own if other > index):
+            found.append(index)
+    return found
+
+
+def _youngest_ending(start: Place, held: Held) -> int | None:
+    """When the youngest rule came by which packets leave the table from this chain or one that it leads to, if any."""
+    seen, ahead = {start}, [start]
+    ends, led = [], []
+    while ahead:
+        chain = held.get(ahead.pop())
+        for rule in chain.rules if chain else ():
+            if rule.ends == "table":
+                ends.append(rule.born)
+            if rule.jump is not None:
+                led.append(rule.born)
+                place = start._replace(chain=rule.jump)
+                if place not in seen:
+                    seen.add(place)
+                    ahead.append(place)
+    return max(ends + led) if ends else None
+
+
+def successor(place: Place, held: Held, own: Sequence[int]) -> int | None:
+    """The index of the rule before which ours belong in a chain that is shared with others; None: at its end."""
+    return min([own[-1], *intruders(place, held, own)]) if own else None
+
+
 def holds_ours(held: Held) -> bool:
     """Whether there is anything of ours."""
     return any(is_ours(place) or ours(place, chain) for place, chain in held.items())
 
 
 class _Finding(NamedTuple):
-    """A difference; for a rule that we did not write, where its text is to be found."""
+    """A difference; for a rule that we did not write, where that is whose text comes before the difference's own."""
 
     difference: Difference
     place: Place
@@ -119,7 +170,7 @@ def differences(
     return tuple(
         finding.difference
         if finding.position is None
-        else Difference("extra", str(finding.place), _text(known, finding.place, finding.position))
+        else replace(finding.difference, text=_text(known, finding.place, finding.position) + finding.difference.text)
         for finding in found
     )
 
@@ -134,7 +185,7 @@ def _findings(wanted: Wanted, held: Held, resident: frozenset[str]) -> list[_Fin
     found = [
         finding
         for place, chain in wanted.items()
-        for finding in _of_chain(place, chain, held.get(place), adopt=place.family in adopting)
+        for finding in _of_chain(place, chain, held, adopt=place.family in adopting)
     ]
     for place, chain in held.items():
         if place not in wanted:
@@ -145,16 +196,20 @@ def _findings(wanted: Wanted, held: Held, resident: frozenset[str]) -> list[_Fin
     return found
 
 
-def _of_chain(place: Place, wanted: WantedChain, held: HeldChain | None, *, adopt: bool) -> Iterator[_Finding]:
+def _of_chain(place: Place, wanted: WantedChain, held: Held, *, adopt: bool) -> Iterator[_Finding]:
     where = str(place)
-    if held is None:
+    chain = held.get(place)
+    if chain is None:
         if is_ours(place) or wanted.keys:
             yield _Finding(Difference("missing", where, "the chain"), place)
-        held = HeldChain(wanted.policy, ())
-    elif held.policy != wanted.policy:
-        yield _Finding(Difference("changed", where, f"policy is {held.policy}, expected {wanted.policy}"), place)
-    positions = ours(place, held, wanted.keys if adopt else ())
-    for kind, index in compare(list(wanted.keys), [held.rules[position].key for position in positions]):
+        chain = HeldChain(wanted.policy, ())
+    elif chain.policy != wanted.policy:
+        yield _Finding(Difference("changed", where, f"policy is {chain.policy}, expected {wanted.policy}"), place)
+    positions = ours(place, chain, wanted.keys if adopt else ())
+    if wanted.texts and positions:
+        past = Difference("bypass", where, f" stands before {wanted.texts[-1]}")
+        yield from (_Finding(past, place, position) for position in intruders(place, held, positions))
+    for kind, index in compare(list(wanted.keys), [chain.rules[position].key for position in positions]):
         if kind == "extra":
             yield _Finding(Difference("extra", where, ""), place, positions[index])
         else:

@@ -30,6 +30,7 @@ from cni_agent.kernel.holdings import (
     is_ours,
     ours,
     residents,
+    successor,
 )
 from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.legacy_stamp import FAMILY_NAMES, LegacyStamp, TableKey, places
@@ -172,7 +173,8 @@ def _merged(key: TableKey, current: xtables.Chains, stamp: LegacyStamp, *, adopt
     """The table with our rules in it instead of the old ones, and everything else as it is."""
     wanted = stamp.tables[key].chains if key in stamp.tables else {}
     merged: xtables.Chains = {}
-    for where, held in _held(key, current).items():
+    holding = _held(key, current)
+    for where, held in holding.items():
         if is_ours(where):
             continue
         chain, new = current[where.chain], wanted.get(where.chain)
@@ -180,7 +182,7 @@ def _merged(key: TableKey, current: xtables.Chains, stamp: LegacyStamp, *, adopt
         old = ours(where, held, [rule.key for rule in rules] if adopt else ())
         merged[where.chain] = xtables.Chain(
             new.policy if new else chain.policy,
-            _shared_rules(chain.rules, old, rules, stamp.heads.get(where, 0)),
+            _shared_rules(chain.rules, old, rules, stamp.heads.get(where, 0), successor(where, holding, old)),
         )
     merged |= {name: chain for name, chain in wanted.items() if name not in merged}
     # libiptc keeps chains of users in the order of their names, and so do we
@@ -188,16 +190,17 @@ def _merged(key: TableKey, current: xtables.Chains, stamp: LegacyStamp, *, adopt
 
 
 def _shared_rules(
-    there: list[xtables.Entry], old: list[int], new: list[xtables.Entry], at_head: int
+    there: list[xtables.Entry], old: list[int], new: list[xtables.Entry], at_head: int, following: int | None
 ) -> list[xtables.Entry]:
-    """A chain that we share with others: our new rules at the place of the old, or where iptables-restore puts them."""
+    """A chain that we share with others: our new rules before one that follows them, or where iptables-restore puts
+    them; those of others are known from now on, which tells them from what comes later."""
     kept: list[xtables.Entry] = []
     for index, rule in enumerate(there):
-        if old and index == old[-1]:
+        if index == following:
             kept += new[at_head:]
         if index not in old:
-            kept.append(rule)
-    return new[:at_head] + kept + ([] if old else new[at_head:])
+            kept.append(rule._replace(known=True))
+    return new[:at_head] + kept + (new[at_head:] if following is None else [])
 
 
 def _swap(inside: Inside, sockets: Sockets, steps: list[Step]) -> bool:
@@ -241,7 +244,13 @@ def _verify(sockets: Sockets, stamp: LegacyStamp) -> None:
 
 def _held(key: TableKey, chains: xtables.Chains) -> Held:
     return {
-        where: HeldChain(chain.policy, [HeldRule(rule.key, rule.marked, rule.jump) for rule in chain.rules])
+        where: HeldChain(
+            chain.policy,
+            [
+                HeldRule(rule.key, rule.marked, rule.jump, rule.ends, born=0 if rule.marked or rule.known else 1)
+                for rule in chain.rules
+            ],
+        )
         for where, chain in places(key, chains)
     }
 

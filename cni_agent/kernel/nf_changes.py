@@ -99,17 +99,12 @@ def _description(body: bytes, kind: int, start: int, end: int) -> str:
             names.append(nf.string_at(body, span.start, span.end))
         elif kind == nf.NEW_RULE and span.kind == nf.RULE_EXPRESSIONS:
             extensions = [
-                f"xt_{_extension(data)}"
+                f"xt_{nf.extension(data)}"
                 for name, data in nf.expressions(body, span.start, span.end)
                 if name in ("match", "target")
             ]
     using = f" (it uses {', '.join(extensions)})" if extensions else ""
     return f"{_VERBS.get(kind, 'changing')} {' '.join(names)}{using}"
-
-
-def _extension(data: bytes) -> str:
-    span = next(attributes(data, 0, len(data)))  # the name comes first
-    return nf.string_at(data, span.start, span.end)
 
 
 def new_table(key: TableKey, userdata: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The kernel's nf_tables objects (linux/netfilter/nf_tables.h), read from dumps.
 
 Nothing here knows what a rule means, but for counters, which no comparison looks at, the chain that a rule jumps to,
-and the anonymous sets that it looks up, whose names differ and whose contents count.
+whether it ends there, and the anonymous sets that it looks up, whose names differ and whose contents count.
 """
 
 import errno
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cni_agent.kernel import endings
 from cni_agent.kernel.failure import KernelRefused
 from cni_agent.kernel.netlink import HEADER, NESTED, Channel, Span, attribute, attributes, messages
 from cni_agent.kernel.netlink import text as text_attribute
@@ -29,8 +30,14 @@ RULE_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_COMPAT, RULE_POSITIO
 SET_TABLE, SET_NAME, SET_ID, SET_HANDLE = 1, 2, 10, 16
 ELEMENTS_TABLE, ELEMENTS_SET, ELEMENTS, ELEMENTS_SET_ID = 1, 2, 3, 4
 EXPRESSION_NAME, EXPRESSION_DATA = 1, 2
-LOOKUP_SET, LOOKUP_SET_ID = 1, 4
+LOOKUP_SET, LOOKUP_RESULT, LOOKUP_SET_ID = 1, 3, 4
 ACCEPT: Final = 1
+_ENDINGS: Final[dict[int, endings.Ending]] = {
+    ACCEPT: "table",
+    3: "table",
+    -4: "chain",
+    -5: "chain",
+}  # queue, goto, return
 
 # A private entry of a rule's userdata says that the rule is ours; iptables and nft pass over kinds they do not know.
 MARK: Final = bytes([0x69, 8]) + b"initless"
@@ -59,6 +66,7 @@ class Rule:
     userdata: bytes
     marked: bool
     jump: str | None
+    ends: endings.Ending | None
     sets: tuple[str, ...]
 
     def key(self, contents: dict[str, bytes]) -> tuple[bytes, ...]:
@@ -148,34 +156,49 @@ def _add_rules(found: Objects, dump: bytes) -> None:
 
 def _rule(dump: bytes, handle: int, userdata: bytes, span: Span | None) -> Rule:
     jump: str | None = None
+    ends: endings.Ending | None = None
     sets: list[str] = []
 
     def neutral(name: str, data: bytes) -> bytes:
-        nonlocal jump
+        nonlocal jump, ends
         if name == "counter":
             return bytes(len(data))
         if name == "immediate":
-            jump = _jump(data) or jump
+            code, chain = _verdict(data)
+            jump, ends = chain or jump, _ENDINGS.get(code, ends)
+        elif name in endings.EXPRESSIONS or (name == "target" and extension(data) in endings.TARGETS):
+            ends = "table"
         elif name == "lookup":
             found = {s.kind: data[s.start : s.end] for s in attributes(data, 0, len(data))}
             sets.append(_text(found.pop(LOOKUP_SET)))
+            if found.get(LOOKUP_RESULT) == bytes(4):  # a map to verdicts, of which any may end
+                ends = "table"
             return b"".join(attribute(kind, value) for kind, value in found.items())
         return data
 
     expressions = rewritten(dump, span.start, span.end, neutral) if span else b""
-    return Rule(handle, expressions, userdata.replace(MARK, b""), MARK in userdata, jump, tuple(sets))
+    return Rule(handle, expressions, userdata.replace(MARK, b""), MARK in userdata, jump, ends, tuple(sets))
 
 
-def _jump(data: bytes) -> str | None:
-    """The chain of an `immediate` expression that is a jump."""
+def _verdict(data: bytes) -> tuple[int, str | None]:
+    """The verdict of an `immediate` expression, without the number of a queue, and the chain of a jump or a goto."""
+    code, chain = 0, None
     for span in attributes(data, 0, len(data)):
         if span.kind == 2:
             for value in attributes(data, span.start, span.end):
                 if value.kind == 2:
                     for verdict in attributes(data, value.start, value.end):
-                        if verdict.kind == 2:
-                            return string_at(data, verdict.start, verdict.end)
-    return None
+                        if verdict.kind == 1:
+                            code = int.from_bytes(data[verdict.start : verdict.end], signed=True)
+                        elif verdict.kind == 2:
+                            chain = string_at(data, verdict.start, verdict.end)
+    return (code & 0xFF if code > 0 else code), chain
+
+
+def extension(data: bytes) -> str:
+    """The name of the xtables extension that a `match` or `target` expression uses."""
+    span = next(attributes(data, 0, len(data)))  # the name comes first
+    return string_at(data, span.start, span.end)
 
 
 def expressions(buffer: bytes, start: int, end: int) -> Iterator[tuple[str, bytes]]:

@@ -1,14 +1,25 @@
 """Which nf_tables messages lead from what a namespace holds to a stamp, or to nothing of ours. Pure.
 
 Rules of other programs stay where they are. In a built-in chain that we share with them, our new rules take the place
-of our old ones; where there were none, they go where iptables-restore would put them.
+of our old ones, or before what came later and takes packets past them; where there were none, they go where
+iptables-restore would put them.
 """
 
 from collections.abc import Iterator, Mapping
 
 from cni_agent.kernel import nf_changes
 from cni_agent.kernel import nf_tables as nf
-from cni_agent.kernel.holdings import OUR_TABLES, Held, HeldChain, HeldRule, changed_tables, is_ours, ours, residents
+from cni_agent.kernel.holdings import (
+    OUR_TABLES,
+    Held,
+    HeldChain,
+    HeldRule,
+    changed_tables,
+    is_ours,
+    ours,
+    residents,
+    successor,
+)
 from cni_agent.kernel.stamp import Stamp, place, policy_name
 from cni_agent.names import BUILT_IN_CHAINS, NFT_TABLES
 
@@ -18,7 +29,10 @@ def held(current: nf.Objects) -> Held:
     return {
         place(key): HeldChain(
             policy_name(chain.policy),
-            [HeldRule(rule.key(current.contents(key[:2])), rule.marked, rule.jump) for rule in current.rules[key]],
+            [
+                HeldRule(rule.key(current.contents(key[:2])), rule.marked, rule.jump, rule.ends, born=rule.handle)
+                for rule in current.rules[key]
+            ],
         )
         for key, chain in current.chains.items()
     }
@@ -60,7 +74,8 @@ def _iptables_table(table: nf.TableKey, current: nf.Objects, holding: Held, stam
     yield from (nf_changes.flush_chain(key) for key in chains if is_ours(place(key)))
     for key in wanted:
         assert stamp is not None
-        yield from _rules(key, stamp, [current.rules[key][index].handle for index in own.get(key, ())])
+        following = successor(place(key), holding, own.get(key, ()))
+        yield from _rules(key, stamp, before=0 if following is None else current.rules[key][following].handle)
     for key in chains:
         if not is_ours(place(key)):
             yield from (nf_changes.delete_rule(key, current.rules[key][index].handle) for index in own[key])
@@ -81,15 +96,15 @@ def _wanted_chains(
             yield nf_changes.new_chain(key, chain)
 
 
-def _rules(key: nf.ChainKey, stamp: Stamp, old: list[int]) -> Iterator[bytes]:
-    """The rules of one chain; `old` are the handles of our rules that they replace there."""
+def _rules(key: nf.ChainKey, stamp: Stamp, *, before: int) -> Iterator[bytes]:
+    """The rules of one chain. `before`: the handle of the rule that follows ours, 0 when none does."""
     payloads = [rule.payload for rule in stamp.rules[key]]
     if is_ours(place(key)):
         yield from (nf_changes.new_rule(key, payload) for payload in payloads)
         return
     at_head = stamp.heads.get(key, 0)
     yield from (nf_changes.new_rule(key, payload, append=False) for payload in reversed(payloads[:at_head]))
-    yield from (nf_changes.new_rule(key, payload, before=old[-1] if old else 0) for payload in payloads[at_head:])
+    yield from (nf_changes.new_rule(key, payload, before=before) for payload in payloads[at_head:])
 
 
 def _nothing_foreign(chains: list[nf.ChainKey], own: Mapping[nf.ChainKey, list[int]], current: nf.Objects) -> bool:

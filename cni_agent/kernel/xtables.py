@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cni_agent.capture import Family
+from cni_agent.kernel import endings
 
 HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 VERDICTS: Final = {-2: "ACCEPT", -1: "DROP", -5: "RETURN"}
 FALL_THROUGH: Final = ""  # the jump of a rule without a target: on to the next one
-MARK: Final = 0x1A17  # in `nfcache`, a word that the kernel keeps and nobody reads: the rule is ours
+# In `nfcache`, a word that the kernel keeps and nobody reads: the rule is ours; it was there when we last wrote.
+MARK: Final = 0x1A17
+KNOWN: Final = 0x1A18
+_ENDINGS: Final[dict[int, endings.Ending]] = {-2: "table", -4: "table", -5: "chain"}  # accept, queue, return
 
 _TARGET: Final = struct.Struct("=H29sB")  # size, name, revision
 _STANDARD_SIZE: Final = 40
@@ -31,11 +35,13 @@ class Layout(NamedTuple):
     comefrom: int
     counters: int
     size: int
+    flags: int
+    goto: int  # the flag
 
 
 LAYOUTS: Final[dict[Family, Layout]] = {
-    4: Layout(socket.SOL_IP, 84, 88, 92, 96, 112),
-    6: Layout(socket.IPPROTO_IPV6, 136, 140, 144, 152, 168),
+    4: Layout(socket.SOL_IP, 84, 88, 92, 96, 112, 82, 2),
+    6: Layout(socket.IPPROTO_IPV6, 136, 140, 144, 152, 168, 131, 4),
 }
 
 
@@ -46,6 +52,8 @@ class Entry(NamedTuple):
     jump: str | None
     marked: bool
     counters: bytes = bytes(16)
+    known: bool = False
+    ends: endings.Ending | None = None
 
     @property
     def key(self) -> tuple[bytes, str | None]:
@@ -129,7 +137,8 @@ def compile_block(chains: Chains, family: Family) -> Block:
         for rule in chain.rules:
             if rule.jump is not None:
                 jumps.append((len(parts), at, rule.jump))
-            add(rule.body[: layout.nfcache] + struct.pack("=I", MARK * rule.marked) + rule.body[layout.nfcache + 4 :])
+            mark = MARK if rule.marked else KNOWN if rule.known else 0
+            add(rule.body[: layout.nfcache] + struct.pack("=I", mark) + rule.body[layout.nfcache + 4 :])
         if chain.policy is not None:
             hook = HOOKS.index(name)
             hooks |= 1 << hook
@@ -191,13 +200,17 @@ def _entry(entries: bytes, start: int, end: int, layout: Layout, heads: dict[int
     body[layout.comefrom : layout.comefrom + 4] = bytes(4)
     body[layout.nfcache : layout.nfcache + 4] = bytes(4)
     jump: str | None = None
+    ends: endings.Ending | None = None
     at = _target_offset(body, 0, layout)
-    if not _target_name(bytes(body), at):
+    if target := _target_name(bytes(body), at):
+        ends = "table" if target.decode(errors="replace") in endings.TARGETS else None
+    else:
         (verdict,) = struct.unpack_from("=i", body, at + _TARGET.size)
+        ends = "chain" if body[layout.flags] & layout.goto else _ENDINGS.get(verdict)
         if verdict >= 0:
             jump = FALL_THROUGH if verdict == end else heads.get(verdict, FALL_THROUGH)
             struct.pack_into("=i", body, at + _TARGET.size, 0)
-    return Entry(bytes(body), jump, mark == MARK, counters)
+    return Entry(bytes(body), jump, mark == MARK, counters, mark == KNOWN, ends)
 
 
 def _bare_entry(layout: Layout, target: bytes) -> bytes:

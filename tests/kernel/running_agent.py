@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cni_agent.node import status
-from tests.kernel.sandbox import Node, eventually
+from tests.kernel.sandbox import Node, Sandbox, eventually, write_manifest
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,14 +29,14 @@ class RunningAgent:
         self.command += ["--metrics-address", "127.0.0.1:0", "--socket", self.socket, "--log-format", "json"]
         self.command += options if "--node-name" in options else ["--pods-from", str(self.pods), *options]
         self.prefix: list[str] = []
-        self._environment = {**os.environ, **(environment or {})}
+        self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:
         self.log_path.unlink(missing_ok=True)
         Path(self.socket).unlink(missing_ok=True)
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen([*self.prefix, *self.command], stderr=log, cwd=ROOT, env=self._environment)
+            self.process = subprocess.Popen([*self.prefix, *self.command], stderr=log, cwd=ROOT, env=self.environment)
         if wait:
             eventually(self.ready, what="the agent is ready")
 
@@ -87,3 +87,19 @@ class RunningAgent:
         port = self.said("watching")[0]["metrics"][0][1]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
+
+
+def run(sandbox: Sandbox, agent: RunningAgent, state: str = "Captured", **changes: object) -> None:
+    """A pod all the way from the folder to a state."""
+    write_manifest(agent.pods, sandbox.manifest(**changes))
+    sandbox.run()
+    eventually(lambda: agent.state(sandbox.uid) == state, what=f"{state}, not {agent.state(sandbox.uid)}")
+
+
+def in_namespace(sandbox: Sandbox, command: str) -> str:
+    """Runs a line of shell there; what it printed."""
+
+    def do() -> str:
+        return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout  # noqa: S602
+
+    return sandbox.netns.run_inside(do)

@@ -11,7 +11,7 @@ import pytest
 
 from cni_agent.node import status
 from tests.kernel.rulesets import handles, rules
-from tests.kernel.running_agent import RunningAgent
+from tests.kernel.running_agent import RunningAgent, run
 from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, node, write_manifest
 
 pytestmark = pytest.mark.kernel
@@ -50,13 +50,6 @@ def test_a_pod_is_captured_as_its_sandbox_starts(cgroups: Node, tmp_path: Path) 
         assert line["netns"] == sandbox.netns.identity.inode
         sandbox.stop()
         eventually(lambda: agent.state(sandbox.uid) == "WaitingForSandbox")
-
-
-def run(sandbox: Sandbox, agent: RunningAgent, state: str = "Captured", **changes: object) -> None:
-    """A pod all the way from the folder to a state."""
-    write_manifest(agent.pods, sandbox.manifest(**changes))
-    sandbox.run()
-    eventually(lambda: agent.state(sandbox.uid) == state, what=f"{state}, not {agent.state(sandbox.uid)}")
 
 
 @in_node
@@ -162,66 +155,6 @@ def test_a_pod_that_ran_before_the_agent_is_captured_in_place_and_told(cgroup: N
         [line] = agent.said("CapturedLate")
         assert started in line["why"]
         assert line["level"] == "warning"
-
-
-@in_node
-def test_rules_changed_while_the_agent_was_away_are_repaired(cgroup: Node, tmp_path: Path) -> None:
-    agent = RunningAgent(cgroup, tmp_path)
-    sandbox = Sandbox(cgroup.kubepods)
-    with agent:
-        run(sandbox, agent)
-    right = rules(sandbox.netns)
-    in_namespace(sandbox, "iptables-nft -t nat -F ISTIO_OUTPUT")
-    assert rules(sandbox.netns) != right
-    with agent:
-        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
-    assert rules(sandbox.netns) == right
-
-
-def in_namespace(sandbox: Sandbox, command: str) -> None:
-    sandbox.netns.run_inside(lambda: subprocess.run(command, shell=True, check=True, capture_output=True))  # noqa: S602
-
-
-@pytest.mark.parametrize(
-    "damage",
-    ["nft flush ruleset", "iptables-nft -t nat -F ISTIO_OUTPUT", "iptables-nft -t nat -I ISTIO_OUTPUT -j RETURN"],
-)
-@in_node
-def test_drift_is_repaired_when_it_happens(cgroup: Node, tmp_path: Path, damage: str) -> None:
-    with RunningAgent(cgroup, tmp_path) as agent:
-        sandbox = Sandbox(cgroup.kubepods)
-        run(sandbox, agent)
-        right = rules(sandbox.netns)
-        for number in range(1, 4):
-            in_namespace(sandbox, damage)
-            eventually(lambda: rules(sandbox.netns) == right, what=f"repair {number}")
-            eventually(lambda count=number: agent.snapshot()[sandbox.uid]["drifts"] == count)
-        assert agent.state(sandbox.uid) == "Repaired"
-        assert 'initless_drifts_total{action="Repaired"} 3.0' in agent.page("/metrics")
-        assert agent.said("Repaired")[0]["level"] == "warning"
-
-
-@in_node
-def test_changes_of_others_in_the_pod_are_no_drift(cgroup: Node, tmp_path: Path) -> None:
-    with RunningAgent(cgroup, tmp_path) as agent:
-        sandbox = Sandbox(cgroup.kubepods)
-        run(sandbox, agent)
-        in_namespace(sandbox, "nft add table inet theirs")
-        in_namespace(sandbox, "nft add chain inet theirs c")
-        in_namespace(sandbox, "nft flush ruleset")  # seen after the ones above, so those had their turn
-        eventually(lambda: agent.snapshot()[sandbox.uid]["drifts"] == 1)
-        assert len(agent.said("Repaired")) == 1
-
-
-@in_node
-def test_drift_is_only_reported_when_told_so(cgroup: Node, tmp_path: Path) -> None:
-    with RunningAgent(cgroup, tmp_path, "--drift", "report") as agent:
-        sandbox = Sandbox(cgroup.kubepods)
-        run(sandbox, agent)
-        in_namespace(sandbox, "nft flush ruleset")
-        eventually(lambda: agent.state(sandbox.uid) == "Drifted")
-        assert rules(sandbox.netns) == ""
-        assert 'initless_pods{outcome="Drifted"} 1.0' in agent.page("/metrics")
 
 
 @in_node
@@ -392,20 +325,6 @@ def _gone(directory: Path) -> bool:
 def test_drivers_and_runtimes(cgroups: Node, tmp_path: Path, driver: str) -> None:
     with RunningAgent(cgroups, tmp_path) as agent:
         run(Sandbox(cgroups.kubepods, driver=driver), agent)
-
-
-@pytest.mark.parametrize("backend", ["iptables-nft", "iptables-legacy", "nftables"])
-@in_node
-def test_every_backend_captures_and_repairs(cgroup: Node, tmp_path: Path, backend: str) -> None:
-    """Legacy iptables announces no changes: the slow comparison has to find them, here a faster one."""
-    (tmp_path / "sitecustomize.py").write_text("from cni_agent.node import upkeep; upkeep.LEGACY_PERIOD = 1.0")
-    flush = "nft flush ruleset" if backend != "iptables-legacy" else "iptables-legacy -t nat -F"
-    with RunningAgent(cgroup, tmp_path, "--backend", backend, environment={"PYTHONPATH": str(tmp_path)}) as agent:
-        sandbox = Sandbox(cgroup.kubepods)
-        run(sandbox, agent)
-        in_namespace(sandbox, flush)
-        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
-        assert f'initless_backend_info{{backend="{backend}"}} 1.0' in agent.page("/metrics")
 
 
 @in_node

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_agent.kernel.differences import Difference, compare
+from cni_agent.kernel.endings import Ending
 from cni_agent.kernel.holdings import (
     HeldChain,
     HeldRule,
@@ -14,6 +15,7 @@ from cni_agent.kernel.holdings import (
     changed_tables,
     differences,
     holds_ours,
+    intruders,
     ours,
 )
 
@@ -96,3 +98,43 @@ def test_native_tables_are_ours_as_a_whole() -> None:
     place = Place("inet", "istio-proxy-nat", "output")
     assert ours(place, built_in(rule("a"), rule("b"))) == [0, 1]
     assert ours(Place("inet", "theirs", "output"), built_in(rule("a"))) == []
+
+
+def foreign(born: int, ends: Ending | None = None, jump: str | None = None) -> HeldRule:
+    return HeldRule(f"foreign {born}", marked=False, jump=jump, ends=ends, born=born)
+
+
+def test_a_younger_rule_that_ends_before_ours_is_an_intruder() -> None:
+    mine = JUMP._replace(born=5)
+    found = {
+        name: intruders(OUTPUT, {OUTPUT: built_in(rule, mine, foreign(9, "table"))}, [1])
+        for name, rule in {
+            "older": foreign(3, "table"),
+            "accepts": foreign(8, "table"),
+            "returns": foreign(8, "chain"),
+            "counts": foreign(8),
+            "jumps to nowhere": foreign(8, jump="GONE"),
+        }.items()
+    }
+    assert found == {"older": [], "accepts": [0], "returns": [0], "counts": [], "jumps to nowhere": []}
+
+
+def test_where_a_jump_leads_counts_and_a_return_from_there_does_not() -> None:
+    mine, old_jump = JUMP._replace(born=5), foreign(2, jump="A")
+    a, b = Place("ip", "nat", "A"), Place("ip", "nat", "B")
+
+    def found(*in_b: HeldRule, jump: HeldRule = old_jump) -> list[int]:
+        back = foreign(3, jump="A")  # the kernel forbids a loop; it must not catch us if it is there
+        chains = {a: HeldChain(None, [foreign(3, jump="B"), back]), b: HeldChain(None, in_b)}
+        return intruders(OUTPUT, {OUTPUT: built_in(jump, mine), **chains}, [1])
+
+    assert found() == found(foreign(9, "chain")) == found(foreign(4, "table")) == []
+    assert found(foreign(9, "table")) == found(foreign(4, "table"), jump=foreign(9, jump="A")) == [0]
+
+
+def test_an_intruder_is_told_with_the_rule_that_it_stands_before() -> None:
+    should = {OUTPUT: WantedChain("ACCEPT", ["jump"], ["-A OUTPUT -j ISTIO_OUTPUT"])}
+    held = {OUTPUT: built_in(foreign(8, "table"), JUMP._replace(born=5))}
+    [told] = differences(should, held, lambda: {OUTPUT: ["-A OUTPUT -j ACCEPT", "-A OUTPUT -j ISTIO_OUTPUT"]})
+    assert str(told) == "bypass  ip nat OUTPUT: -A OUTPUT -j ACCEPT stands before -A OUTPUT -j ISTIO_OUTPUT"
+    assert changed_tables(should, held) == {("ip", "nat")}

@@ -13,14 +13,14 @@ NAMES = ["ISTIO_A", "ISTIO_B", "OTHER"]
 
 
 def entry(family: Family, jump: str | None, payload: bytes, *, marked: bool) -> Entry:
-    """A rule with one match, and a standard target or one of an extension."""
+    """A rule with one match, and a standard target or one of an extension, which ends the table."""
     size = LAYOUTS[family].size
     match = struct.pack("=H29sB", 32 + 8, b"mark", 1) + payload.ljust(8, b"\0")
     name = b"REDIRECT" if jump is None else b""
     target = struct.pack("=H29sB", 40, name, 0) + bytes(8)
     body = bytearray(size) + match + target
     struct.pack_into("=HH", body, LAYOUTS[family].offsets, size + len(match), len(body))
-    return Entry(bytes(body), jump, marked)
+    return Entry(bytes(body), jump, marked, ends="table" if name else None)
 
 
 @st.composite
