@@ -69,6 +69,10 @@ EXCLUDE_INTERFACES: Final = "traffic.sidecar.istio.io/excludeInterfaces"
 REROUTE_INTERFACES: Final = "istio.io/reroute-virtual-interfaces"
 KUBEVIRT_INTERFACES: Final = "traffic.sidecar.istio.io/kubevirtInterfaces"  # used when the one above is absent
 
+# Annotations of a static pod's mirror in the API (pkg/kubelet/types/pod_update.go)
+CONFIG_HASH: Final = "kubernetes.io/config.hash"  # the uid that the kubelet gave the pod, and that its cgroup has
+CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+
 # Proxy environment that changes the rules
 DISABLE_ENVOY: Final = "DISABLE_ENVOY"
 DNS_CAPTURE: Final = "ISTIO_META_DNS_CAPTURE"

@@ -1,5 +1,6 @@
 """A pod as the API gives it, reduced to the fields we need. Decoding skips everything else."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,7 @@ ANNOTATIONS: Final = frozenset({
     names.INCLUDE_OUTBOUND_PORTS, names.EXCLUDE_OUTBOUND_PORTS,
     names.EXCLUDE_INTERFACES, names.REROUTE_INTERFACES, names.KUBEVIRT_INTERFACES,
 })  # fmt: skip
+_STATIC_UID: Final = re.compile("[0-9a-f]{32}")  # a hash of the manifest; a uid of the API has dashes
 PROXY_ENVIRONMENT: Final = frozenset({names.DISABLE_ENVOY, names.DNS_CAPTURE, names.INVALID_DROP, names.DUAL_STACK})
 
 
@@ -44,11 +46,14 @@ class ContainerStatus:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """What the agent knows of a pod."""
+    """What the agent knows of a pod. `uid` is that of its cgroup. `mirror`: for a static pod, which the kubelet runs from
+    a file, the uid that the API has for its mirror; empty for any other.
+    """
 
     name: str
     namespace: str
     uid: str
+    mirror: str = ""
     node: str = ""
     host_network: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -160,11 +165,15 @@ def view(pod: _Pod) -> PodView:
     metadata, spec, status = pod.metadata, pod.spec, pod.status or _Status()
     containers, init_containers = spec.containers or [], spec.init_containers or []
     proxy = next((c for c in (*containers, *init_containers) if c.name == names.PROXY_CONTAINER), None)
+    static = _static_uid(metadata)
+    if static and not _reported(status):
+        proxy = None
     addresses = [address.ip for address in status.pod_ips or []] or [status.pod_ip or ""]
     return PodView(
         name=metadata.name or metadata.generate_name or "",
         namespace=metadata.namespace or "default",
-        uid=metadata.uid or "",
+        uid=static or metadata.uid or "",
+        mirror=metadata.uid or "" if static else "",
         node=spec.node_name or "",
         host_network=bool(spec.host_network),
         annotations={k: v for k, v in (metadata.annotations or {}).items() if k in ANNOTATIONS},
@@ -179,6 +188,20 @@ def view(pod: _Pod) -> PodView:
         init_statuses=tuple(map(_container_status, status.init_container_statuses or [])),
         statuses=tuple(map(_container_status, status.container_statuses or [])),
     )
+
+
+def _static_uid(metadata: _Metadata) -> str | None:
+    annotations = metadata.annotations or {}
+    uid = annotations.get(names.CONFIG_HASH, "")
+    return uid if names.CONFIG_MIRROR in annotations and _STATIC_UID.fullmatch(uid) else None
+
+
+def _reported(status: _Status) -> bool:
+    """Whether the kubelet runs a proxy. The containers of a mirror do not tell: a webhook can add to them, and to the
+    static pod it cannot; and anybody may make a pod that looks like a mirror, but only the kubelet writes its status.
+    """
+    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    return any(container.name == names.PROXY_CONTAINER for container in statuses)
 
 
 def _proxy(container: _Container) -> Proxy:

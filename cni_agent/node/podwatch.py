@@ -88,7 +88,7 @@ class PodWatch:
         self._gone = gone
         self._ended = ended
         self._silence = silence
-        self._known: set[str] = set()
+        self._known: dict[str, str] = {}  # from the uid in the API to that of the cgroup
         self._place = ""  # the resourceVersion to go on from; empty: list first
         self._fresh = False  # the server's cache may be behind us: ask for the newest state
         self._agreed = False  # the server has begun to answer the watch
@@ -136,10 +136,11 @@ class PodWatch:
         query = {"fieldSelector": self._selector, "resourceVersion": version}
         answer = _LIST.decode(await self._server.get(PATH, {name: value for name, value in query.items() if value}))
         self.heard = time.monotonic()
-        present = {uid for item in answer.items or () if (uid := self._take(bytes(item)))}
-        for uid in self._known - present:
+        before, self._known = self._known, {}
+        for item in answer.items or ():
+            self._take(bytes(item))
+        for uid in set(before.values()) - set(self._known.values()):
             self._gone(uid)
-        self._known = present
         self._place, self._fresh, self.listed = answer.metadata.resource_version, False, True
 
     async def _watch(self) -> None:
@@ -163,21 +164,19 @@ class PodWatch:
         metadata = _OBJECT.decode(event.object).metadata
         self._place = metadata.resource_version
         if event.type == "DELETED":
-            self._known.discard(metadata.uid)
-            self._gone(metadata.uid)
+            self._gone(self._known.pop(metadata.uid, metadata.uid))
         elif event.type != "BOOKMARK":
             self._take(bytes(event.object))
 
-    def _take(self, pod: bytes) -> str | None:
+    def _take(self, pod: bytes) -> None:
         """Hands on one pod; one that cannot be read is told of and does not stop the others."""
         try:
             view = pod_view(pod)
         except Invalid as invalid:
             logger.error("cannot read a pod", extra={"error": str(invalid)})
-            return None
-        self._known.add(view.uid)
+            return
+        self._known[view.mirror or view.uid] = view.uid
         self._changed(view)
-        return view.uid
 
 
 def _hint(error: ApiError) -> str:

@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,27 @@ def test_pods_from_the_api_and_events_to_it(cgroup: Node, tmp_path: Path) -> Non
         api.token.write_text("second\n")  # as the kubelet rotates it
         api.call(api.api.drop)
         eventually(lambda: api.api.tokens[-1] == "Bearer second")
+
+
+@in_node
+def test_a_static_pod_is_found_by_the_hash_of_its_manifest(cgroup: Node, tmp_path: Path) -> None:
+    api = Api(tmp_path)
+    with api.agent(cgroup, "--success-events") as agent:
+        static = Sandbox(cgroup.kubepods, uid=uuid.uuid4().hex)
+        annotations = dict.fromkeys(("kubernetes.io/config.hash", "kubernetes.io/config.mirror"), static.uid)
+        metadata = {"uid": str(uuid.uuid4()), "annotations": {"sidecar.istio.io/status": "", **annotations}}
+        api.put(static.manifest(metadata=metadata))
+        static.run()
+        eventually(lambda: agent.state(static.uid) == "NotInMesh")  # the kubelet has not said that it has a proxy
+        assert rules(static.netns) == ""
+        status = {"containerStatuses": [{"name": "istio-proxy"}], "podIPs": [{"ip": static.address}]}
+        api.put(static.manifest(metadata=metadata, status=status))
+        eventually(lambda: agent.state(static.uid) == "Captured")
+        assert "ISTIO_OUTPUT" in rules(static.netns)
+        eventually(lambda: api.api.events)
+        assert api.api.events[0]["involvedObject"]["uid"] == metadata["uid"]
+        api.delete(str(metadata["uid"]))
+        eventually(lambda: static.uid not in agent.snapshot())
 
 
 @in_node

@@ -38,6 +38,7 @@ INTERNAL = {
     "injector.mutation.draft.ListName",
     "injector.config.proxyconfig_schema.Scalar",
     "cni_agent.node.programming.Result",
+    "cni_agent.kernel.endings.Ending",
 }
 
 
