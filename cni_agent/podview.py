@@ -46,8 +46,8 @@ class ContainerStatus:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """What the agent knows of a pod. `uid` is that of its cgroup. `mirror`: for a static pod, which the kubelet runs from
-    a file, the uid that the API has for its mirror; empty for any other.
+    """What the agent knows of a pod. `uid` is that of its cgroup. `mirror`: the uid that the API has for a static pod,
+    which the kubelet runs from a file; empty for any other.
     """
 
     name: str

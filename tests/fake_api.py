@@ -18,6 +18,8 @@ class FakeApi:
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str | None] = []
         self.events: list[dict[str, Any]] = []
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.patched: list[Any] = []  # what was asked of nodes, refused or not
         self.fail: list[int] = []  # status codes for the next requests
         self.retry_after: str | None = None  # said with each of them
         self.stalled = False  # requests are taken and not answered
@@ -32,6 +34,8 @@ class FakeApi:
     async def start(self, port: int = 0) -> None:
         application = web.Application()
         application.router.add_get("/api/v1/pods", self._get)
+        application.router.add_get("/api/v1/nodes/{name}", self._node)
+        application.router.add_patch("/api/v1/nodes/{name}", self._patch_node)
         application.router.add_post("/api/v1/namespaces/{namespace}/events", self._event)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -73,10 +77,7 @@ class FakeApi:
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization"))
         if self.fail:
-            code = self.fail.pop(0)
-            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
-            body = {"kind": "Status", "code": code, "message": f"no ({code})"}
-            return web.json_response(body, status=code, headers=headers)
+            return self._refused(self.fail.pop(0))
         while self.stalled:
             await asyncio.sleep(0.01)
         if "watch" not in request.query:
@@ -107,6 +108,32 @@ class FakeApi:
         finally:
             self._watches.discard(response)
 
+    async def _node(self, request: web.Request) -> web.Response:
+        if self.fail:
+            return self._refused(self.fail.pop(0))
+        return web.json_response(self.nodes[request.match_info["name"]])
+
+    async def _patch_node(self, request: web.Request) -> web.Response:
+        """A JSON patch of whole lists, as far as `test` and `replace` go."""
+        assert request.content_type == "application/json-patch+json"
+        steps = await request.json()
+        self.patched.append(steps)
+        if self.fail:
+            return self._refused(self.fail.pop(0))
+        spec = self.nodes[request.match_info["name"]]["spec"]
+        for step in steps:
+            place = step["path"].removeprefix("/spec/")
+            if step["op"] == "test" and spec.get(place) != step["value"]:
+                return self._refused(422)
+            if step["op"] == "replace":
+                spec[place] = step["value"]
+        return web.json_response({})
+
     async def _event(self, request: web.Request) -> web.Response:
         self.events.append(await request.json())
         return web.json_response({}, status=201)
+
+    def _refused(self, code: int) -> web.Response:
+        headers = {"Retry-After": self.retry_after} if self.retry_after else {}
+        body = {"kind": "Status", "code": code, "message": f"no ({code})"}
+        return web.json_response(body, status=code, headers=headers)

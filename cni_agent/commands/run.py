@@ -52,6 +52,7 @@ def _option(name: str, text: str, **more: Any) -> Callable[[F], F]:
 @_option("--drift", "What to do when somebody changes a pod's rules.", type=click.Choice(["repair", "report", "off"]))
 @_option("--log-format", "How log lines look.", type=click.Choice(["json", "text"]))
 @_option("--success-events", "Send an Event for each captured pod, too.", is_flag=True)
+@_option("--remove-taint", "Once ready, take the taint of this key from the node.", metavar="KEY")
 def run(**options: Any) -> None:
     """Capture every meshed pod of this node before its first container runs, and keep it so."""
     try:

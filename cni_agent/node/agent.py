@@ -134,6 +134,7 @@ class Agent:
 
     async def _pods_of_api(self, node: str) -> None:
         from cni_agent.apiserver import ApiServer, NoCluster, find_access  # aiohttp: 10 MB that a folder does not need
+        from cni_agent.node import taint
         from cni_agent.node.events import Events
         from cni_agent.node.podwatch import PodWatch
 
@@ -161,6 +162,8 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(watch.run())
                 tasks.create_task(events.run())
+                if key := self._settings.remove_taint:
+                    tasks.create_task(taint.remove(server, node, key, lambda: not self._not_ready()))
 
     async def _warm_up(self) -> None:
         """Prepares the rules of pods without annotations, so that the first pod need not wait for programs to run."""

@@ -1,5 +1,6 @@
 """Settings of the agent, one frozen value, read from options and environment variables and printed at start."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, cast
 
@@ -10,6 +11,7 @@ from cni_agent.node.drift import Mode
 from cni_agent.values import Refused, number
 
 ENVIRONMENT: Final = "INITLESS_"  # the variable of --node-name is INITLESS_NODE_NAME
+_TAINT: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 METRICS_PORT: Final = 15014  # where Istio's own agents have their metrics
 
 
@@ -28,6 +30,7 @@ class Settings:
     drift: Mode = "repair"
     log_format: Format = "json"
     success_events: bool = False
+    remove_taint: str | None = None
 
     def __post_init__(self) -> None:
         violations = []
@@ -39,6 +42,9 @@ class Settings:
             host_and_port(self.metrics_address)
         except Refused as refused:
             violations.append(Violation("--metrics-address", self.metrics_address, str(refused)))
+        if self.remove_taint is not None and (self.pods_from or not _TAINT.fullmatch(self.remove_taint)):
+            allowed = "the key of a taint, such as cni.istio.io/not-ready; not with --pods-from, which knows no API"
+            violations.append(Violation("--remove-taint", self.remove_taint, allowed))
         if violations:
             raise Invalid(violations)
 

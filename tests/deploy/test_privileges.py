@@ -113,6 +113,15 @@ def test_the_api_server_is_reached_wherever_it_listens(base: Objects) -> None:
         assert [port["port"] for port in rule["ports"]] == [443, 6443, 8443, 16443]
 
 
+def test_nodes_may_be_patched_only_where_that_is_asked_for(base: Objects) -> None:
+    def of_nodes(objects: Objects) -> list[list[str]]:
+        roles = (found for (kind, _, name), found in objects.items() if kind == "ClusterRole" and "cni-agent" in name)
+        return [rule["verbs"] for role in roles for rule in role["rules"] if "nodes" in rule["resources"]]
+
+    assert of_nodes(base) == []
+    assert of_nodes(helm("--set", "agent.removeTaint=cni.istio.io/not-ready")) == [["get", "patch"]]
+
+
 def test_rules_that_are_not_used_are_not_asked_for() -> None:
     """Without istiod's ConfigMaps nothing of the cluster is read; with somebody else's certificate none is kept."""
     offline = helm("--set", "injector.settings=files,injector.certificates.existingSecret=tls,agent.enabled=false")

@@ -29,6 +29,7 @@ COMPONENTS = {
     "alerts": "monitoring.rules.enabled=true",  # beside service-monitor, without which the chart refuses it
     "dashboard": "monitoring.dashboard.enabled=true",
     "admission-policy": "admissionPolicy.enabled=true",
+    "remove-taint": "agent.removeTaint=cni.istio.io/not-ready",
 }
 
 
@@ -81,6 +82,7 @@ def test_helm_lint_is_content() -> None:
     ("setting", "complaint"),
     [
         ("agent.backend=ebpf", "'/agent/backend': value must be one of 'auto', 'iptables-nft'"),
+        ("agent.removeTaint=not ready", "'/agent/removeTaint'"),
         ("agent.dirft=off", "additional properties 'dirft' not allowed"),
         ("revision=Canary", "'/revision'"),
         ("enableNamespacesByDefault=true,revision=canary", "belongs to the default revision"),
