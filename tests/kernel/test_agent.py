@@ -11,7 +11,7 @@ import pytest
 
 from cni_agent.node import status
 from tests.kernel.rulesets import handles, rules
-from tests.kernel.running_agent import RunningAgent, run
+from tests.kernel.running_agent import RunningAgent, in_namespace, run
 from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, node, write_manifest
 
 pytestmark = pytest.mark.kernel
