@@ -74,7 +74,8 @@ def load_settings(
     read_of_mesh = Reader(defaults.over(defaults.MESH, dict(mesh or {})), "mesh")
     meshed = read_mesh(read_of_mesh, _discovery_address(chart) if config is None else _CODE_ADDRESS)
     policy = Reader(config if config is not None else _config(merged), "config" if config is not None else "values")
-    settings = _settings(read, policy, chart, meshed, revision, native_sidecars, compatibility)
+    notes = [*_main_branch(Reader(given, "values"), chart), *_unheeded(read)]
+    settings = _settings(read, policy, chart, meshed, notes, revision, native_sidecars, compatibility)
     violations = [*read.violations, *read_of_mesh.violations, *policy.violations]
     if violations:
         raise Invalid(violations)
@@ -108,11 +109,11 @@ def _settings(
     policy: Reader,
     chart: Chart,
     mesh: Mesh,
+    notes: list[str],
     revision: str,
     native_sidecars: NativeSidecars,
     compatibility: Compatibility,
 ) -> Settings:
-    notes: list[str] = []
     overlays, wrong = read_overlays(read.mapping("sidecarInjectorWebhook.templates"), policy.mapping("templates"))
     for name, allowed in wrong.items():
         policy.refuse(f"templates.{name}", "", allowed)
@@ -121,7 +122,6 @@ def _settings(
     for template in (name for alias in templates for name in aliases.get(alias, (alias,))):
         if overlays.refusal(template) and template not in wrong:
             policy.refuse("defaultTemplates", template, OUR_WAY if template in overlays.go else _known(overlays))
-    notes += _unheeded(read)
     return Settings(
         revision=revision or "default",
         native_sidecars=_native(read, notes) if native_sidecars == "auto" else native_sidecars,
@@ -152,6 +152,13 @@ def _native(read: Reader, notes: list[str]) -> NativeSidecars:
         name = "values.pilot.env.ENABLE_NATIVE_SIDECARS"
         notes.append(f"{name}: {shown(said)} is not true, false or auto: taken for false")
     return "true" if said == "true" else "false"
+
+
+def _main_branch(given: Reader, chart: Chart) -> Iterator[str]:
+    """Our defaults are those of a chart of Istio's main branch: nobody should run its image without knowing."""
+    if "/" not in chart.proxy_image and not (given.text("global.hub") and given.text("global.tag")):
+        image = f"{chart.hub}/{chart.proxy_image}:{chart.tag}"
+        yield f"values.global.hub and global.tag are not both given: the proxy is {image}; give those of your istiod"
 
 
 def _unheeded(read: Reader) -> Iterator[str]:

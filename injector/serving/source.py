@@ -94,7 +94,7 @@ class Current:
         beneath = {f"{key}_over": name for key, name in (documents.beneath or Documents()).names.items()}
         log.info("settings applied", extra={**documents.names, **beneath})
         for note in settings.notes:
-            log.warning("a setting is not used as it is written", extra={"note": note})
+            log.warning("note on the settings", extra={"note": note})
 
     def refuse(self, problem: str) -> None:
         """Keeps what is in use and says why; the same problem is said once."""

@@ -141,10 +141,11 @@ def test_a_file_is_read_only_when_it_rests(tmp_path: Path) -> None:
     assert asyncio.run(talk()) == ["done"]
 
 
-def test_what_is_not_used_as_it_is_written_is_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_notes_on_the_settings_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def talk() -> None:
         settings = current()
-        await settings.offer(Documents(values="sidecarInjectorWebhook: {reinvocationPolicy: IfNeeded}"))
+        values = "{global: {hub: h, tag: t}, sidecarInjectorWebhook: {reinvocationPolicy: IfNeeded}}"
+        await settings.offer(Documents(values=values))
         assert settings.live
 
     asyncio.run(talk())

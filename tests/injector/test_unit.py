@@ -230,3 +230,20 @@ def test_native_sidecars_as_istiod_was_told(written: Any, option: Any, native: s
 def test_settings_of_the_webhooks_configuration_are_noted(name: str, value: Any, noted: bool) -> None:
     notes = load_settings({"sidecarInjectorWebhook": {name: value}}).notes
     assert any(name in note and "injector webhook --" in note for note in notes) is noted
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({}, "registry.istio.io/testing/proxyv2:latest"),
+        ({"hub": "h"}, "h/proxyv2:latest"),
+        ({"tag": "1.29.0"}, "registry.istio.io/testing/proxyv2:1.29.0"),
+        ({"hub": "h", "tag": "1.29.0"}, None),
+        ({"hub": "h", "tag": 1.29}, None),
+        ({"proxy": {"image": "h/proxyv2:1.29.0"}}, None),
+    ],
+)
+def test_the_image_of_the_main_branch_is_not_used_in_silence(values: Any, image: str | None) -> None:
+    notes = [note for note in load_settings({"global": values}).notes if "global.hub" in note]
+    assert len(notes) == (image is not None)
+    assert all(f"the proxy is {image};" in note for note in notes)
