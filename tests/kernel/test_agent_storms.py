@@ -132,6 +132,20 @@ def test_a_static_pod_is_found_by_the_hash_of_its_manifest(cgroup: Node, tmp_pat
 
 
 @in_node
+def test_the_nodes_taint_goes_when_the_agent_is_ready(cgroup: Node, tmp_path: Path) -> None:
+    api = Api(tmp_path)
+    taint = {"key": "cni.istio.io/not-ready", "effect": "NoSchedule"}
+    api.api.nodes["node-1"] = {"spec": {"taints": [taint]}}
+    with api.agent(cgroup, "--remove-taint", taint["key"]) as agent:
+        eventually(lambda: agent.said("taint removed"))
+        assert api.api.nodes["node-1"]["spec"]["taints"] == []
+        (sandbox,) = pods(cgroup, 1)
+        api.put(sandbox.manifest())
+        sandbox.run()
+        eventually(lambda: agent.state(sandbox.uid) == "Captured")
+
+
+@in_node
 def test_a_kubeconfig_leads_to_the_api(cgroup: Node, tmp_path: Path) -> None:
     api = Api(tmp_path)
     cluster = {"server": api.api.url, "certificate-authority": str(api.token.parent / "ca.crt")}
