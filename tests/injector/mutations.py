@@ -48,6 +48,8 @@ TEXTS = [
 SCALARS = [None, True, False, 0, -1, 1.5, -0.0, 2**31, 2**63, -(2**63) - 1, 10**400, 1e308, float("nan"), float("inf")]
 KEYS = ["", "name", "containers", "env", "metadata", "spec", "$patch", "a/b~c", "\ud800", "constructor", "k" * 5_000]
 
+UNTYPED = ["env", "resources", "volumeMounts", "args", "envFrom", "emptyDir", "csi", "imagePullPolicy", "restartPolicy"]
+
 
 class Doubled(dict[str, Any]):
     """A mapping that is written with one of its keys twice; the readers differ in which one they take."""
@@ -70,6 +72,12 @@ def any_body(chance: random.Random) -> bytes:
     if kind < 0.3:
         return damaged(bytearray(body), chance)
     document = json.loads(body)
+    if kind > 0.6:
+        if chance.random() < 0.7:  # most that any_pod makes up are refused, and then nothing is merged
+            document["request"]["object"]["metadata"].pop("annotations", None)
+        for _ in range(chance.choice((1, 2, 4))):
+            chance.choice((annotate, garnish))(document, chance)
+        return written(document)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
         document = mutated(document, chance)
     body = written(document)
@@ -105,8 +113,11 @@ def mutated(document: Any, chance: random.Random) -> Any:
 
 
 def node(document: Any, chance: random.Random) -> tuple[Any, Any]:
-    """A place in the document: what holds it, and the key there. Inner ones as likely as outer ones."""
+    """A place in the document: what holds it, and the key there. Mostly within the pod."""
     holder, key, place = None, None, document
+    if chance.random() < 0.85:
+        request = document.get("request") if isinstance(document, dict) else None
+        place = request.get("object") if isinstance(request, dict) else None
     while isinstance(place, dict | list) and place and (holder is None or chance.random() < 0.85):
         holder = place
         key = chance.choice(list(place)) if isinstance(place, dict) else chance.randrange(len(place))
@@ -123,6 +134,19 @@ def annotate(document: Any, chance: random.Random) -> None:
         pod = pod.setdefault(step, {})
     if isinstance(pod, dict):
         pod[chance.choice(list(ANNOTATIONS))] = chance.choice(TEXTS)
+
+
+def garnish(document: Any, chance: random.Random) -> None:
+    """A value of any type where the typed reading of a pod does not look, and merging comes across it."""
+    spec = document["request"]["object"]["spec"]
+    lists = [spec[name] for name in ("containers", "initContainers", "volumes") if spec.get(name)]
+    item = chance.choice(chance.choice(lists))
+    if chance.random() < 0.3 and "istio-proxy" not in (other["name"] for other in spec["containers"]):
+        item["name"] = "istio-proxy"
+    value = anything(chance)
+    if chance.random() < 0.5:
+        value = [{chance.choice(KEYS): anything(chance), "name": anything(chance)}, value]
+    item[chance.choice(UNTYPED)] = value
 
 
 def anything(chance: random.Random, depth: int = 0) -> Any:
