@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cni_agent.invalid import shown
 from cni_agent.values import Refused
 from injector.mutation.annotations import BOOTSTRAP, USER_VOLUME, USER_VOLUME_MOUNT
 from injector.mutation.workload import Workload
@@ -171,8 +172,13 @@ def _of_user(workload: Workload, annotation: str) -> list[dict[str, Any]]:
     except msgspec.DecodeError:
         raise Refused(f"annotation {annotation}: expected a JSON object of name to specification") from None
     if isinstance(listed, list):
-        return [{"name": str(number), **spec} for number, spec in enumerate(listed)]
-    return [{"name": name, **spec} for name, spec in sorted((listed or {}).items())]
+        named = [{"name": str(number), **spec} for number, spec in enumerate(listed)]
+    else:
+        named = [{"name": name, **spec} for name, spec in sorted((listed or {}).items())]
+    for item in named:
+        if not isinstance(item["name"], str):
+            raise Refused(f"annotation {annotation}: expected a text as name, not {shown(str(item['name']))}")
+    return named
 
 
 def _mount(written: Mount) -> Mount:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import jsonpatch
 import msgspec
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -158,3 +159,14 @@ def twice(seed: int) -> None:
     if patch:
         again = jsonpatch.JsonPatch(msgspec.json.decode(base64.b64decode(patch))).apply(pod)
         check(review(as_review(again), chosen, "/inject"), again, unique=is_strict(chosen, pod))
+
+
+@pytest.mark.parametrize("name", ['{"a":1}', "[]", "7", "null"])
+@pytest.mark.parametrize("annotation", ["sidecar.istio.io/userVolume", "sidecar.istio.io/userVolumeMount"])
+def test_a_users_volume_whose_name_is_no_text_is_refused(annotation: str, name: str) -> None:
+    pod = {
+        "metadata": {"annotations": {annotation: f'[{{"name":{name}}}]'}},
+        "spec": {"containers": [{"name": "app"}], "volumes": [{"name": "data"}]},
+    }
+    response = msgspec.json.decode(review(as_review(pod), ALL_SETTINGS[0], "/inject").body)["response"]
+    assert f"annotation {annotation}: expected a text as name" in response["status"]["message"]
