@@ -6,33 +6,23 @@ import logging
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-
-from cni_agent.invalid import Invalid, Violation, shown
+from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused, number
+from injector.serving.connection import Connection, Places
+from injector.serving.message import Service
 
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
 MAX_CONNECTIONS: Final = 2048  # a worker's; the API server needs tens
-MAX_HEADER: Final = 8190  # bytes of the request line and of each header
-# Longer than the 90 seconds after which the API server closes an idle connection (apimachinery util/net takes the
-# IdleConnTimeout of Go's http.DefaultTransport), so that it is never we who close
-# one at the moment that it is being used again.
-KEEP_ALIVE: Final = 180.0
-# Seconds for which the rest of a refused body is read and dropped: closing at once would reset the connection, and the
-# client would see that instead of our answer.
-LINGER: Final = 10.0
+SWEEP: Final = 1.0  # seconds between two looks at what has taken too long
+GOODBYE: Final = 1.0  # seconds for a client to hear that the connection ends
 # asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: 2000 idle clients
 # would take half a gigabyte. A TLS record has at most 16 KiB, so this still takes four of them at once.
 TLS_BUFFER: Final = 64 << 10
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Address(NamedTuple):
@@ -98,41 +88,13 @@ class _TurnedAway(asyncio.Protocol):
         transport.close()
 
 
-class _Malformed(logging.Filter):
-    """aiohttp reports every bad request with a traceback; what a client did wrong is no fault of ours: one line."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
-            record.msg, record.args, record.exc_info = "malformed HTTP request", (), None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-            record.error = shown(str(error.message))
-        return True
-
-
-http_log = logging.getLogger("injector.http")
-http_log.addFilter(_Malformed())
-
-
 class Listener:
     """An HTTP server on one socket: accepts until it is closed, then lets what was begun come to its end."""
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-        self._in_progress = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._server = web.Server(
-            self._counted,
-            access_log=None,
-            logger=http_log,
-            keepalive_timeout=KEEP_ALIVE,
-            max_line_size=MAX_HEADER,
-            max_field_size=MAX_HEADER,
-            read_bufsize=1 << 16,
-            auto_decompress=False,  # so that a small body cannot grow
-            lingering_time=LINGER,
-        )
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._connections: set[Connection] = set()
+        self._places = Places()
 
     async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Begins to accept on a bound socket."""
@@ -144,28 +106,34 @@ class Listener:
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
             backlog=BACKLOG,
         )
+        self._sweeping = asyncio.ensure_future(self._sweep())
 
     def _connection(self) -> asyncio.Protocol:
-        if len(self._server.connections) < MAX_CONNECTIONS:
-            return self._server()
+        if len(self._connections) < MAX_CONNECTIONS:
+            return Connection(self._service, self._connections, self._places)
         log.warning("connection refused: too many are open", extra={"limit": MAX_CONNECTIONS})
         return _TurnedAway()
+
+    async def _sweep(self) -> None:
+        """One look at all connections now and then is cheaper than a timer for each request."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP)
+            now = loop.time()
+            for connection in [connection for connection in self._connections if connection.deadline < now]:
+                connection.expire()
 
     async def close(self, timeout: float) -> None:
         """Accepts no more, gives requests in progress `timeout` seconds, and closes all connections."""
         self._accepting.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout)
-        # Only now: once it is told to shut down, aiohttp no longer reads, not even the rest of a body.
-        self._server.pre_shutdown()
-        await self._server.shutdown(1.0)
-
-    async def _counted(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._in_progress += 1
-        self._idle.clear()
-        try:
-            return await self._handler(request)
-        finally:
-            self._in_progress -= 1
-            if not self._in_progress:
-                self._idle.set()
+            async with asyncio.timeout(timeout):
+                while any(connection.in_progress for connection in self._connections):
+                    await asyncio.sleep(0.05)
+        self._sweeping.cancel()
+        for connection in self._connections:
+            connection.transport.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                while self._connections:
+                    await asyncio.sleep(0.01)

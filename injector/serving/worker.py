@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from injector.serving.body import BodyReader
 from injector.serving.certificate import Certificate
 from injector.serving.listen import Listener
 from injector.serving.memory import keep_freed_memory
@@ -69,7 +68,7 @@ class Worker:
         self._row["pid"] = os.getpid()
         self._row["ready"] = 0
         stopping = self._stop_signal()
-        monitoring = Listener(Monitoring(self._scoreboard, self._health).handle)
+        monitoring = Listener(Monitoring(self._scoreboard, self._health))
         await monitoring.start(self._monitoring_socket)
         try:
             await _first(
@@ -86,8 +85,8 @@ class Worker:
         if stopping.is_set():
             return
         assert self._certificate.serving
-        webhook = Webhook(self._current, self._row, self._health, BodyReader())
-        listener = Listener(webhook.handle)
+        webhook = Webhook(self._current, self._row, self._health)
+        listener = Listener(webhook)
         await listener.start(self._webhook_socket, self._certificate.serving.context)
         self._row["ready"] = 1
         ports = {
