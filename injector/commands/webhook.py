@@ -21,6 +21,9 @@ Examples:
 \b
 Without --ca-bundle there is none in it: `injector certs --webhook-configuration NAME` fills it in and keeps it right.
 istiod's own configurations select the same labels: take them away, or use a revision of your own.
+
+\b
+Exit codes: 0 printed; 1 the file of --ca-bundle cannot be read; 2 wrong usage.
 """
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 

@@ -43,15 +43,22 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 
 def without_nulls(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An overlay's item as it starts out: a null says nothing where nothing was. Deeper ones the API server drops."""
-    return {key: _without_nulls(value) for key, value in item.items() if value is not None and key != DIRECTIVE}
+    """An overlay's item as it starts out: a null says nothing where nothing was. Deeper ones the API server drops.
+
+    What has none is shared, not copied.
+    """
+    return {
+        key: _without_nulls(value) if type(value) is dict or type(value) is list else value
+        for key, value in item.items()
+        if value is not None and key != DIRECTIVE
+    }
 
 
 def _without_nulls(value: Any) -> Any:
     if type(value) is dict:
-        return {name: inner for name, inner in value.items() if inner is not None}
+        return {name: inner for name, inner in value.items() if inner is not None} if None in value.values() else value
     if type(value) is list:
-        return [_without_nulls(item) if type(item) is dict and None in item.values() else item for item in value]
+        return [_without_nulls(item) if type(item) is dict else item for item in value]
     return value
 
 

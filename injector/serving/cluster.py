@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from cni_agent.apiserver import Access, ApiServer
-from cni_agent.invalid import Invalid, Violation
+from cni_agent.invalid import Invalid
 from injector.facts import ClusterFacts
 from injector.serving.mirror import Metadata, Mirror
 from injector.serving.source import Current, Documents, FileSource, Options
@@ -132,7 +132,7 @@ class _View:
         """The texts of files over those of the ConfigMaps; `Invalid` when one that is needed is missing."""
         texts: dict[str, str] = {}
         names: dict[str, str] = {}
-        missing: list[Violation] = []
+        missing: list[str] = []
         (injector_name, injector), (mesh_name, mesh), *_ = self.mirrors.items()
         for key, name, mirror in (
             ("values", injector_name, injector),
@@ -143,12 +143,9 @@ class _View:
             if key in data:
                 texts[key], names[key] = data[key], f"{name} key {key}"
             elif getattr(given, key) is None:
-                problem = mirror.problem or "not found"
-                missing.append(
-                    Violation(name, key, f"that key in it ({problem}); install istiod, or give --{key} FILE")
-                )
+                missing.append(f"{_absence(name, key, mirror)}; install istiod, or give --{key} FILE")
         if missing:
-            raise Invalid(missing)
+            raise Absent(missing)
         return replace(given, beneath=Documents(texts.get("values"), texts.get("mesh"), texts.get("config"), names))
 
     def facts(self) -> ClusterFacts:
@@ -168,6 +165,25 @@ class _View:
             },
             proxy_configs=tuple(sorted(self._proxy_configs.objects.values(), key=_age)),
         )
+
+
+class Absent(Invalid):
+    """Settings that the cluster does not have, or does not show us."""
+
+    def __init__(self, sentences: list[str]) -> None:
+        super().__init__(())
+        self.sentences = sentences
+
+    def __str__(self) -> str:
+        return "; ".join(self.sentences)
+
+
+def _absence(name: str, key: str, mirror: Mirror[_ConfigMap]) -> str:
+    if mirror.problem:
+        return f"{name}, whose key {key} is needed, cannot be read ({mirror.problem})"
+    if not mirror.objects:
+        return f"{name}, whose key {key} is needed, does not exist"
+    return f"{name} has no key {key}"
 
 
 def _age(found: Mapping[str, Any]) -> tuple[str, str, str]:

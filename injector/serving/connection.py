@@ -6,7 +6,6 @@ turns of the event loop a request. An answer takes less than a millisecond, so e
 
 import asyncio
 import logging
-from collections import deque
 from typing import Final, cast
 
 import httptools
@@ -23,13 +22,13 @@ from injector.serving.message import (
     Response,
     Service,
 )
+from injector.serving.places import Places
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD: Final = 16 << 10  # bytes of the request line and all headers
 MAX_REQUEST: Final = 2 * MAX_BODY  # bytes of a request with the framing of its chunks
 LARGE: Final = 256 << 10  # bytes; a body above this needs one of the few places for large ones
-LARGE_AT_ONCE: Final = 16
 # Longer than the 90 seconds after which the API server closes an idle connection (apimachinery util/net takes the
 # IdleConnTimeout of Go's http.DefaultTransport), so that it is never we who close
 # one at the moment that it is being used again.
@@ -37,36 +36,6 @@ KEEP_ALIVE: Final = 180.0
 # Seconds for which the rest of a refused body is read and dropped: closing at once would reset the connection, and the
 # client would see that instead of our answer.
 LINGER: Final = 10.0
-
-
-class Places:
-    """Places for large bodies: at most LARGE_AT_ONCE × MAX_BODY bytes are in memory, however many clients push."""
-
-    def __init__(self) -> None:
-        self._holders: set[Connection] = set()
-        self._waiting: deque[Connection] = deque()
-
-    def ask(self, connection: "Connection") -> None:
-        """Gives the connection a place; while there is none, nothing more is read from it."""
-        if connection in self._holders:
-            return
-        if len(self._holders) < LARGE_AT_ONCE:
-            self._holders.add(connection)
-        elif connection not in self._waiting:
-            self._waiting.append(connection)
-            connection.transport.pause_reading()
-
-    def leave(self, connection: "Connection") -> None:
-        """Gives the place to the next one."""
-        if connection in self._waiting:
-            self._waiting.remove(connection)
-            connection.transport.resume_reading()
-        elif connection in self._holders:
-            self._holders.remove(connection)
-            if self._waiting:
-                following = self._waiting.popleft()
-                self._holders.add(following)
-                following.transport.resume_reading()
 
 
 class Connection(asyncio.Protocol):
@@ -120,7 +89,7 @@ class Connection(asyncio.Protocol):
             self._request.refusal = INCOMPLETE
             self._service.answer(self._request)  # so that it is counted; nobody is there to hear it
         self._deaf = True
-        self._places.leave(self)
+        self._places.leave(self.transport)
         self._open.discard(self)
 
     def pause_writing(self) -> None:
@@ -180,7 +149,8 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         request.body = b"".join(self._parts)
-        request.keep_alive = self._parser.should_keep_alive()
+        # Another protocol is never taken up; the parser, which would make room for it, is of no use after that
+        request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self._whole.append(request)
         self._request, self._parts, self._head_done = None, [], False
 
@@ -188,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     def _answer_whole(self) -> None:
         whole, self._whole = self._whole, []
-        self._places.leave(self)
+        self._places.leave(self.transport)
         self.deadline = self._now() + KEEP_ALIVE
         for request in whole:
             close = not request.keep_alive or self._service.draining
@@ -217,7 +187,7 @@ class Connection(asyncio.Protocol):
                 request.expects = False
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             if request.size > LARGE:
-                self._places.ask(self)
+                self._places.ask(self.transport)
 
     def expire(self) -> None:
         """The deadline has passed."""
@@ -247,7 +217,7 @@ class Connection(asyncio.Protocol):
 
     def _linger(self, request: Request, response: Response) -> None:
         self._deaf = True
-        self._places.leave(self)
+        self._places.leave(self.transport)
         self._write(request, response, close=True)
         self.deadline = self._now() + LINGER
 

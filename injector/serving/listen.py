@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused, number
-from injector.serving.connection import Connection, Places
+from injector.serving.connection import Connection
 from injector.serving.message import Service
+from injector.serving.places import Places
 
 log = logging.getLogger(__name__)
 

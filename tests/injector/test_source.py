@@ -250,6 +250,9 @@ def test_what_is_missing_is_named_and_picked_up_when_it_comes() -> None:
             async with running(follow(api, settings)):
                 await until(lambda: "istio-system/istio-sidecar-injector" in settings.problem)
                 assert "--mesh FILE" in settings.problem
+                assert "istio-system/istio, whose key mesh is needed, does not exist" in settings.problem
+                await api.put(MAPS, "istio", data={"other": ""})
+                await until(lambda: "istio-system/istio has no key mesh" in settings.problem)
                 await stock(api)
                 await until(lambda: settings.live)
                 await api.delete(MAPS, "istio-sidecar-injector")
