@@ -61,6 +61,7 @@ class PodView:
     containers: tuple[str, ...] = ()
     init_containers: tuple[str, ...] = ()
     proxy: Proxy | None = None
+    validation: tuple[str, ...] = ()  # arguments of istio-validation
     addresses: tuple[str, ...] = ()
     phase: str = ""
     started: str = ""
@@ -168,6 +169,7 @@ def view(pod: _Pod) -> PodView:
     static = _static_uid(metadata)
     if static and not _reported(status):
         proxy = None
+    validation = next((c for c in init_containers if c.name == names.VALIDATION_CONTAINER), None)
     addresses = [address.ip for address in status.pod_ips or []] or [status.pod_ip or ""]
     return PodView(
         name=metadata.name or metadata.generate_name or "",
@@ -181,6 +183,7 @@ def view(pod: _Pod) -> PodView:
         containers=tuple(container.name for container in containers),
         init_containers=tuple(container.name for container in init_containers),
         proxy=_proxy(proxy) if proxy else None,
+        validation=tuple(validation.args or ()) if validation else (),
         addresses=tuple(address for address in addresses if address),
         phase=status.phase or "",
         started=status.start_time or "",

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from cni_agent import __version__
 from cni_agent.node.nodepod import NodePod
-from cni_agent.node.outcome import Outcome
+from cni_agent.node.outcome import BESIDE, Outcome
 
 # Proof takes tens of microseconds, programming about a millisecond; a pod's first program runs after about 100.
 BUCKETS: Final = (
@@ -87,7 +87,7 @@ class _Pods(Collector):
         tally = Tally(record.verdict.outcome for record in known)
         family = GaugeMetricFamily("initless_pods", "Pods of this node by what became of them.", labels=["outcome"])
         for outcome in Outcome:
-            if outcome != Outcome.VALIDATION_MISSING:  # told beside another
+            if outcome not in BESIDE:
                 family.add_metric([outcome], tally[outcome])
         yield family
         yield GaugeMetricFamily(

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from cni_agent import names
 from cni_agent.capture import Capture
-from cni_agent.decision import NotCaptured, decide
+from cni_agent.decision import NotCaptured
 from cni_agent.kernel.netns import Netns
+from cni_agent.node.admitted import decide_as_admitted, ignored_change
 from cni_agent.node.drift import Notices
 from cni_agent.node.earlier import Earlier
 from cni_agent.node.outcome import Outcome, Verdict
@@ -23,6 +24,9 @@ class NodePod:
     uid: str
     pod: PodView | None = None
     decision: Capture | NotCaptured | None = None  # on this version of the pod, once it was wanted
+    fixed: Capture | None = None  # what it was captured with, from then on; whether it has IPv6 is left open
+    ignored: str = ""  # what its annotations say by now, to no effect
+    told_ignored: str = ""
     earlier: Earlier | None = None  # what is told of sandboxes before the present one; None before the first look
     netns: Netns | None = None  # proven to be its own, held open
     applied: Capture | None = None  # read back from that namespace
@@ -51,10 +55,11 @@ class NodePod:
         self.pod, self.decision = pod, None
 
     def decided(self) -> Capture | NotCaptured:
-        """The decision on the pod, made once for each version of it. Raises `Invalid`."""
+        """The decision on the pod, made once for each version of it, until it is fixed. Raises `Invalid`."""
         assert self.pod is not None
         if self.decision is None:
-            self.decision = decide(self.pod, ipv6=False)
+            self.decision = self.fixed or decide_as_admitted(self.pod)
+            self.ignored = "" if isinstance(self.decision, NotCaptured) else ignored_change(self.pod, self.decision)
         if self.applied is None or isinstance(self.decision, NotCaptured):
             return self.decision
         return replace(self.decision, ipv6=self.applied.ipv6)

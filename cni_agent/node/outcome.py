@@ -11,7 +11,7 @@ class Outcome(StrEnum):
 
     CAPTURED = "Captured"  # programmed and verified before the application could run
     ADOPTED = "Adopted"  # all was right when the agent came; nothing was touched
-    UPDATED = "Updated"  # the pod's settings changed, and the rules with them
+    UPDATED = "Updated"  # the pod got IPv6, and rules for it
     CAPTURED_LATE = "CapturedLate"  # the application had been running outside the mesh
     REPAIRED = "Repaired"  # somebody had changed the rules; they are right again
     DRIFTED = "Drifted"  # somebody has changed the rules, and we were told only to report it
@@ -23,6 +23,7 @@ class Outcome(StrEnum):
     INVALID = "InvalidAnnotation"
     FAILED = "Failed"  # the kernel, or a program, said no
     VALIDATION_MISSING = "ValidationMissing"  # captured, but nothing holds its application back until it is
+    CHANGE_IGNORED = "ChangeIgnored"  # captured as ever, whatever its annotations say by now
 
 
 IN_PLACE: Final = frozenset(
@@ -42,8 +43,11 @@ ALARMING: Final = frozenset(
         Outcome.INVALID,
         Outcome.FAILED,
         Outcome.VALIDATION_MISSING,
+        Outcome.CHANGE_IGNORED,
     }
 )
+# Told beside another outcome, which stays that of the pod.
+BESIDE: Final = frozenset({Outcome.VALIDATION_MISSING, Outcome.CHANGE_IGNORED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from cni_agent.decision import NotCaptured, decide
 from cni_agent.invalid import Invalid
 from cni_agent.kernel.failure import Failure
 from cni_agent.kernel.netns import Netns
+from cni_agent.node.admitted import decide_as_admitted
 from cni_agent.podview import PodView, Proxy
 
 _MOST: Final = 512
@@ -41,7 +42,7 @@ class Preparing:
     def pod(self, pod: PodView) -> None:
         """The rules of a pod that will come."""
         try:
-            capture = decide(pod, ipv6=self.ipv6)
+            capture = decide_as_admitted(pod, ipv6=self.ipv6)
         except Invalid:
             return
         if not isinstance(capture, NotCaptured) and capture not in self._done:

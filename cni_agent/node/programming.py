@@ -41,7 +41,7 @@ class Programmed:
         if self.differences or (first and self.result == "replaced"):
             return Verdict(Outcome.REPAIRED, "drift", self.differences or "rules that differed were replaced")
         if not first:
-            return Verdict(Outcome.UPDATED, "settings", "its settings changed, and its rules with them")
+            return Verdict(Outcome.UPDATED, "ipv6", "it got an IPv6 address, and rules for it")
         since = _running_since(pod)
         if since is not None:
             return Verdict(Outcome.CAPTURED_LATE, "late", f"it had been running outside the mesh since {since}")

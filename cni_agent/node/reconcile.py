@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
@@ -143,6 +144,7 @@ class Reconciler:
         except OSError as error:  # no descriptor left, for one
             self._failed(record, Failure("system", str(error)))
         else:
+            self._tell_of_change(record)
             if not self._is_in_place(record, pod, goal):
                 self._program(record, pod, goal)
 
@@ -203,6 +205,7 @@ class Reconciler:
             return
         self._preparing.ipv6 = done.capture.ipv6
         record.applied, record.own_addresses = done.capture, done.own_addresses
+        record.fixed = record.fixed or replace(done.capture, ipv6=False)
         record.failures, record.compared = 0, done.moment
         if first and record.seen is not None:
             record.milliseconds = (done.moment - record.seen) * 1000
@@ -215,8 +218,17 @@ class Reconciler:
         if first and record.lacks_validation:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
             self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
+        self._tell_of_change(record)
         if done.disturbed:
             self.wake(record.uid, compare=True)
+
+    def _tell_of_change(self, record: NodePod) -> None:
+        """Of annotations of a captured pod that were changed, once for each change."""
+        if record.applied is None or record.ignored == record.told_ignored:
+            return
+        record.told_ignored = record.ignored
+        if record.ignored:
+            self._told(record, Verdict(Outcome.CHANGE_IGNORED, "annotations", record.ignored))
 
     def _rules_changed(self, uid: str) -> None:
         """The kernel announced a change in the pod's namespace that was not ours."""

@@ -77,6 +77,7 @@ def _pod(record: NodePod) -> dict[str, Any]:
         "state": record.verdict.outcome,
         "reason": record.verdict.reason,
         "sentence": record.verdict.sentence,
+        "ignored": record.ignored if record.applied else "",
         "since": record.since,
         "milliseconds": None if record.milliseconds is None else round(record.milliseconds, 3),
         "drifts": record.drifts,
@@ -105,7 +106,8 @@ def table(snapshot: dict[str, Any]) -> str:
         milliseconds = "" if pod["milliseconds"] is None else f"{pod['milliseconds']:.1f}"
         backend = snapshot["backend"] if pod["netns"] else ""
         name = f"{pod['namespace']}/{pod['name']}"
-        rows.append((name, pod["state"], backend, _ago(pod["since"]), milliseconds, str(pod["drifts"]), pod["reason"]))
+        why = f"{pod['reason']}, change ignored" if pod.get("ignored") else pod["reason"]
+        rows.append((name, pod["state"], backend, _ago(pod["since"]), milliseconds, str(pod["drifts"]), why))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     ready = "ready" if not snapshot["not_ready"] else "not ready: " + "; ".join(snapshot["not_ready"])

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cni_agent.backends import Backend
-from cni_agent.decision import NotCaptured, decide
+from cni_agent.decision import NotCaptured
 from cni_agent.invalid import Invalid
 from cni_agent.kernel.failure import Failure
 from cni_agent.kernel.namespace_addresses import addresses
 from cni_agent.kernel.netns import host_identity, identity
 from cni_agent.node import processes
+from cni_agent.node.admitted import decide_as_admitted
 from cni_agent.node.proof import Prover, Refusal, Refused
 from cni_agent.podview import PodView
 
@@ -54,7 +55,7 @@ def _remove(backend: Backend, prover: Prover, pod: PodView, pids: Collection[int
 
 def _is_captured(pod: PodView) -> bool:
     try:
-        return not isinstance(decide(pod, ipv6=False), NotCaptured)
+        return not isinstance(decide_as_admitted(pod), NotCaptured)
     except Invalid:  # it was captured before its annotation went bad, or never
         return True
 

@@ -1,10 +1,15 @@
 """Every conformance case in CNI mode, field by field and in order."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from cni_agent.capture import Capture
+from cni_agent.decision import decide
+from cni_agent.node.admitted import decide_as_admitted, ignored_change
+from cni_agent.podview import pod_view
 from injector.config.defaults import over
 from injector.facts import ClusterFacts
 from injector.settings import Settings, load_settings
@@ -86,6 +91,24 @@ def test_case_twice_changes_nothing(case: Any, pod: Any) -> None:
         return
     once = patched(given, settings, **options)
     assert patched(once, settings, **options) == once
+
+
+@pytest.mark.parametrize(("case", "pod"), CASES)
+@pytest.mark.parametrize("compatibility", ["istio", "initless"])
+def test_an_injected_pod_says_twice_how_it_is_captured(case: Any, pod: Any, compatibility: str) -> None:
+    """By its annotations, and by the arguments of its istio-validation, which nobody can change."""
+    settings = settings_of(case, compatibility=compatibility)
+    if "error_contains" in pod or settings.overlays.go:
+        return
+    given = json.loads((FOLDER / pod["input"]).read_text())
+    facts = ClusterFacts(namespace_annotations=OPENSHIFT)
+    made = pod_view(patched(given, settings, namespace=pod["namespace"], facts=facts))
+    decision = decide(made, ipv6=False)
+    assert decide_as_admitted(made) == decision
+    if isinstance(decision, Capture):
+        empty = {name: text for name, text in made.annotations.items() if not text}  # an argument cannot tell from none
+        assert decide_as_admitted(replace(made, annotations=empty, inject_label="false")) == decision
+        assert ignored_change(made, decision) == ""
 
 
 def test_review_as_the_api_server_sends_it() -> None:

@@ -241,14 +241,32 @@ def test_a_bad_annotation_is_named_and_nothing_is_written(cgroup: Node, tmp_path
 
 
 @in_node
-def test_changed_settings_replace_the_rules(cgroup: Node, tmp_path: Path) -> None:
-    with RunningAgent(cgroup, tmp_path) as agent:
-        sandbox = Sandbox(cgroup.kubepods)
-        run(sandbox, agent)
-        excluded = {"sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/excludeOutboundPorts": "4321"}
-        write_manifest(agent.pods, sandbox.manifest(metadata={"annotations": excluded}))
-        eventually(lambda: agent.state(sandbox.uid) == "Updated")
-        assert "4321" in rules(sandbox.netns)
+def test_annotations_changed_on_a_captured_pod_have_no_effect_and_are_told(cgroup: Node, tmp_path: Path) -> None:
+    """Not even by an agent that is started later: the arguments of istio-validation cannot be changed."""
+    flags = ["-m", "REDIRECT", "-i", "*", "-x", "", "-b", "*", "-d", "15090,15021,15020"]
+    validation = {"name": "istio-validation", "args": ["istio-iptables", *flags, "--run-validation"]}
+    spec = {"initContainers": [validation]}
+    left = {"sidecar.istio.io/status": "{}", "sidecar.istio.io/inject": "false"}
+    agent = RunningAgent(cgroup, tmp_path)
+    sandbox = Sandbox(cgroup.kubepods)
+    with agent:
+        run(sandbox, agent, spec=spec)
+        before = handles(sandbox.netns)
+        excluded = {"sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/excludeOutboundIPRanges": "0.0.0.0/0"}
+        write_manifest(agent.pods, sandbox.manifest(spec=spec, metadata={"annotations": excluded}))
+        eventually(lambda: agent.said("ChangeIgnored"))
+        [line] = agent.said("ChangeIgnored")
+        assert "excludeOutboundIPRanges" in line["why"]
+        write_manifest(agent.pods, sandbox.manifest(spec=spec, metadata={"annotations": left}))
+        eventually(lambda: len(agent.said("ChangeIgnored")) == 2)
+        assert agent.state(sandbox.uid) == "Captured"
+        assert "inject" in agent.snapshot()[sandbox.uid]["ignored"]
+        assert handles(sandbox.netns) == before
+    with agent:
+        eventually(lambda: agent.state(sandbox.uid) == "Adopted")
+        eventually(lambda: agent.said("ChangeIgnored"))
+        in_namespace(sandbox, "nft flush ruleset")
+        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
 
 
 @in_node

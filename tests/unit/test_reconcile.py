@@ -250,11 +250,9 @@ async def test_one_turn_per_pod_and_pods_beside_each_other(world: World, reconci
         reconciler.pod_changed(pod(uid))
     await until(lambda: world.most_together == 3)
     for number in range(20):
-        reconciler.pod_changed(
-            pod("a", annotations={**STATUS, "traffic.sidecar.istio.io/excludeOutboundPorts": f"{number}"})
-        )
+        reconciler.pod_changed(pod("a", addresses=("10.0.0.1", f"10.0.1.{number}")))
     world.gate.set()
-    await until(lambda: getattr(world.held.get(1), "exclude_outbound_ports", None) == (19,))
+    await until(lambda: reconciler.pods["a"].own_addresses == ("10.0.0.1", "10.0.1.19"))
     assert world.most_at_once == {1: 1, 2: 1, 3: 1}
 
 
@@ -444,6 +442,63 @@ async def test_late_is_who_ran_before_it_was_captured(world: World, reconciler: 
         "d": "Captured",
     }
     assert reconciler.pods["c"].verdict.sentence.endswith("since 2026-01-02T00:00:00Z")
+
+
+CHANGES = {
+    "TPROXY": {**STATUS, "sidecar.istio.io/interceptionMode": "TPROXY"},
+    "NONE": {**STATUS, "sidecar.istio.io/interceptionMode": "NONE"},
+    "out of the mesh": {**STATUS, "sidecar.istio.io/inject": "false"},
+    "never injected": {},
+    "nothing captured": {**STATUS, "traffic.sidecar.istio.io/excludeOutboundIPRanges": "0.0.0.0/0"},
+    "not allowed": {**STATUS, "traffic.sidecar.istio.io/includeInboundPorts": "http"},
+    "unknown capture point": {**STATUS, "initless.io/capture": "never"},
+}
+FLAGS = ("istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "", "-b", "*")
+VALIDATION = (*FLAGS, "-d", "15090,15021,15020", "--log_output_level=info", "--run-validation", "--skip-rule-apply")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_captured_pod_stays_as_it_was_made(change: str) -> None:
+    @scenario
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes = {"a": 1}
+        reconciler.pod_changed(pod())
+        await until(lambda: world.outcomes() == ["Captured"])
+        before = world.held[1]
+        for _ in range(3):
+            reconciler.pod_changed(pod(annotations=CHANGES[change]))
+            reconciler.wake("a", compare=True)
+            await until(lambda: not reconciler.pods["a"].busy)
+        assert world.held[1] == before
+        assert reconciler.pods["a"].verdict.outcome == Outcome.CAPTURED
+        assert reconciler.pods["a"].netns is not None
+        if change == "unknown capture point":  # for its next sandbox
+            return
+        assert world.outcomes() == ["Captured", "ChangeIgnored"]
+        world.inodes = {"a": 2}  # nor with its next sandbox
+        reconciler.sandbox_changed("a")
+        await until(lambda: world.held.get(2) == before)
+        reconciler.pod_changed(pod())
+        assert reconciler.pods["a"].ignored == ""
+
+    test()
+
+
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "unknown capture point"])
+def test_a_new_agent_captures_a_pod_as_it_was_made(change: str) -> None:
+    """Its istio-validation tells how: nobody can change that."""
+
+    @scenario
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes = {"a": 1, "b": 2}
+        reconciler.pod_changed(pod("a", validation=VALIDATION))
+        reconciler.pod_changed(pod("b", validation=VALIDATION, annotations=CHANGES[change], inject_label="false"))
+        await until(lambda: world.outcomes("a") and len(world.outcomes("b")) == 2)
+        assert world.outcomes("b") == ["Captured", "ChangeIgnored"]
+        assert world.outcomes("a") == ["Captured"]
+        assert world.held[1] == world.held[2]
+
+    test()
 
 
 @scenario
