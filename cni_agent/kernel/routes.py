@@ -106,7 +106,9 @@ def undo(channel: Channel, added: list[Step]) -> None:
 def drop_others(channel: Channel, ruleset: Ruleset | None) -> bool:
     """Takes away what is ours and not of this ruleset, all of it for None, and repetitions of what is. Whether any."""
     kept = {step.payload for step in _steps(ruleset)} if ruleset else set()
-    dropped = _delete(channel, _passthrough(), kept=kept)
+    address = _passthrough()
+    # asked for first: deleting waits for a lock that the kernel may hold for milliseconds to take other pods down
+    dropped = address.payload not in kept and _has_passthrough(channel) and _delete(channel, address, kept=kept)
     seen: set[bytes] = set()
     for found in _rules(channel):
         rule, route = _tproxy(*found.target)
@@ -215,7 +217,11 @@ def _has_route(channel: Channel, target: Target) -> bool:
 
 def _has_passthrough(channel: Channel) -> bool:
     """Asks for the one address; the kernel refuses when there is none, or no IPv6."""
-    return channel.tell(GET_ADDRESS, 0, _passthrough().payload) == 0
+    try:
+        channel.ask(GET_ADDRESS, _passthrough().payload)
+    except KernelRefused:
+        return False
+    return True
 
 
 def _values(dump: bytes, start: int, end: int) -> dict[int, bytes]:
