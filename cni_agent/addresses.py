@@ -1,5 +1,6 @@
 """Which family a pod lives in, by the walk of tools/common/config (getLocalIP)."""
 
+import functools
 import ipaddress
 from collections.abc import Iterable
 
@@ -18,13 +19,19 @@ def has_ipv6(addresses: Iterable[str], *, dual_stack: bool) -> bool:
     >>> has_ipv6(["10.0.0.5", "fd00::5"], dual_stack=False), has_ipv6(["10.0.0.5", "fd00::5"], dual_stack=True)
     (False, True)
     """
-    usable = []
-    for text in addresses:
-        address = ipaddress.ip_address(text.partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        if not (address.is_loopback or address.is_link_local or any(address in each for each in _LINK_LOCAL_MULTICAST)):
-            usable.append(address)
-    if not usable:
+    usable = filter(None, map(_version, addresses))
+    first = next(usable, None)
+    if first is None:
         raise NoAddress("no address beside loopback and link-local ones")
-    return any(address.version == 6 for address in (usable if dual_stack else usable[:1]))
+    return first == 6 or (dual_stack and 6 in usable)
+
+
+@functools.lru_cache(256)  # every pod has the same loopback addresses
+def _version(text: str) -> int | None:
+    """4 or 6 for an address that others can reach, None for any other."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    if address.is_loopback or address.is_link_local or any(address in each for each in _LINK_LOCAL_MULTICAST):
+        return None
+    return address.version

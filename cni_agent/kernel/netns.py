@@ -29,6 +29,7 @@ INITIAL_INODE: Final = 0xEFFFFFF9  # the node's own network namespace since Linu
 
 T = TypeVar("T")
 _libc = ctypes.CDLL(None, use_errno=True)  # os.setns and os.unshare come with Python 3.12
+_setns = ctypes.PyDLL(None, use_errno=True).setns  # too short to let other threads of the interpreter in
 
 
 class Identity(NamedTuple):
@@ -97,7 +98,7 @@ class Netns:
             _enter(self)
             return work()
         finally:
-            if _libc.setns(home, CLONE_NEWNET) != 0:
+            if _setns(home, CLONE_NEWNET) != 0:
                 _stranded()
             os.close(home)
 
@@ -194,7 +195,7 @@ class _Doorway:
                 result = work()
             except BaseException as error:  # noqa: BLE001 -- raised again in the thread that asked
                 failure = error
-            if _libc.setns(home, CLONE_NEWNET) != 0:
+            if _setns(home, CLONE_NEWNET) != 0:
                 self._jobs = None
                 os.close(home)
                 answers.put((result, failure))
@@ -213,7 +214,7 @@ def _stranded() -> None:
 
 
 def _enter(netns: Netns) -> None:
-    if _libc.setns(netns.fd, CLONE_NEWNET) != 0:
+    if _setns(netns.fd, CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         raise NetnsRefused(
             "not-permitted" if number == errno.EPERM else "gone",

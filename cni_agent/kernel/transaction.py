@@ -20,6 +20,7 @@ from cni_agent.kernel.stamp import Stamp
 from cni_agent.kernel.transition import concerns_us, held, transition
 
 ATTEMPTS: Final = 5  # commits that other writers may outrun before we give up
+UNTOUCHED: Final = 1  # the generation of a namespace in which nothing was ever committed
 EVERY: Final = nf.header(socket.AF_UNSPEC)
 
 Outcome = Literal["applied", "replaced", "unchanged"]
@@ -31,7 +32,7 @@ def apply(channel: Channel, stamp: Stamp) -> Outcome:
         generation = nf.generation(channel)
         outcome: Outcome = "applied"
         batch = stamp.fresh
-        if channel.dump(nf.GET_TABLE, EVERY):
+        if generation != UNTOUCHED and channel.dump(nf.GET_TABLE, EVERY):
             if stamp.matches(channel):
                 return "unchanged"
             current = _read(channel)

@@ -122,21 +122,17 @@ def test_a_thread_that_cannot_come_back_is_never_used_again(monkeypatch: pytest.
     """The way home fails once: the next job must get a new thread, and it must be at home."""
     doorway = netns_module._Doorway()
     monkeypatch.setattr(netns_module, "_doorway", doorway)
-    real = netns_module._libc.setns
+    real = netns_module._setns
 
-    class Broken:
-        unshare = netns_module._libc.unshare
+    def broken(descriptor: int, kind: int) -> int:
+        there = os.fstat(descriptor)
+        if Identity(there.st_dev, there.st_ino) == identity(OWN):
+            monkeypatch.setattr(netns_module, "_setns", real)
+            return -1
+        return int(real(descriptor, kind))
 
-        def setns(self, descriptor: int, kind: int) -> int:
-            there = os.fstat(descriptor)
-            if Identity(there.st_dev, there.st_ino) == identity(OWN):
-                monkeypatch.setattr(netns_module, "_libc", original)
-                return -1
-            return int(real(descriptor, kind))
-
-    original = netns_module._libc
     with Netns.scratch() as pod:
-        monkeypatch.setattr(netns_module, "_libc", Broken())
+        monkeypatch.setattr(netns_module, "_setns", broken)
         first = pod.open_inside(threading.get_native_id)
         assert pod.open_inside(threading.get_native_id) != first
         assert pod.open_inside(lambda: 1) == 1
@@ -149,10 +145,9 @@ from cni_agent.kernel import netns
 from cni_agent.kernel.netns import Netns
 from cni_agent.kernel.own_thread import in_own_thread
 pod = Netns.scratch()
-class Broken:
-    def setns(self, descriptor, kind, real=netns._libc.setns):
-        return real(descriptor, kind) if descriptor == pod.fd else -1
-netns._libc = Broken()
+def broken(descriptor, kind, real=netns._setns):
+    return real(descriptor, kind) if descriptor == pod.fd else -1
+netns._setns = broken
 in_own_thread(lambda: pod.open_inside(int))
 print("went on")
 """
