@@ -33,6 +33,8 @@ class Holding:
 
         Raises `Refused`, and OSError when there is no descriptor left.
         """
+        if record.netns is None:  # before looking: who enters in between is told of
+            self._whereabouts.sandboxes.attend(record.uid)
         pids = self._whereabouts.pids(record.uid)
         if record.netns is not None and self._prover.inhabited(record.uid, pids, record.netns.identity):
             return False

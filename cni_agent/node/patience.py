@@ -9,7 +9,7 @@ from cni_agent.node.proof import STARTING, Refusal, Refused
 # A process leaves the node's namespace about a millisecond after it entered its container's cgroup, sometimes thirty;
 # nothing tells of it. The wait grows with the time waited, so that a look is never late by more than a quarter of it.
 # That a process enters is told by inotify; looks for it are for the case that it was not.
-_FIRST_LOOK: Final = 0.001
+_FIRST_LOOK: Final = 0.0005
 _LOOKS_GROW: Final = 1.25
 _UNTOLD_GROW: Final = 2.0
 _LONGEST_LOOK: Final = 10.0

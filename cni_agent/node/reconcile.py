@@ -247,7 +247,6 @@ class Reconciler:
     def _failed(self, record: NodePod, failure: Failure) -> None:
         record.failures += 1
         if patience.is_starting(failure) and not patience.is_over(record.failures):
-            self._whereabouts.sandboxes.attend(record.uid)
             verdict = Verdict(Outcome.WAITING_FOR_SANDBOX, _STARTING, str(failure))
         elif isinstance(failure, Refused | NetnsRefused):
             self._holding.release(record)

@@ -583,7 +583,7 @@ async def test_before_app_after_a_restart_of_the_agent(world: World, reconciler:
 def test_waits_grow_and_end() -> None:
     starting, broken = Refused(Refusal.HOST_NAMESPACE, ""), Failure("x", "")
     looks = [patience.wait(starting, count) for count in range(1, 200)]
-    assert looks[0] == pytest.approx(0.001)
+    assert looks[0] == pytest.approx(0.0005)
     assert all(later <= sooner * 1.26 for sooner, later in itertools.pairwise(looks))
     assert looks[-1] == max(looks) == 10
     retries = [patience.wait(broken, count) for count in range(1, 200)]
