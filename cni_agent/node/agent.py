@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -28,6 +29,7 @@ from cni_agent.node.proof import Prover
 from cni_agent.node.reconcile import Reconciler
 from cni_agent.node.sandboxes import Sandboxes, hierarchies
 from cni_agent.node.settings import Settings, host_and_port
+from cni_agent.node.single_file import SingleFile
 from cni_agent.node.telling import Teller
 from cni_agent.node.whereabouts import Whereabouts
 
@@ -45,7 +47,7 @@ class Agent:
         self._settings = settings
         self._backend = backend
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="backend")
+        self._executor = SingleFile(self._loop, _THREADS)
         self._preparers = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._started = time.time()
         self._listed: Callable[[], bool] = lambda: False
@@ -169,6 +171,7 @@ class Agent:
         """Prepares the rules of pods without annotations, so that the first pod need not wait for programs to run."""
 
         await asyncio.gather(*map(asyncio.wrap_future, self._preparing.usual()))
+        gc.freeze()  # what is there now stays: looking through all of it would hold pods up for tens of milliseconds
         self._warmed = True
 
     def _sandbox_changed(self, uid: str) -> None:
