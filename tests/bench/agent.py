@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.kernel.api import Api
 from tests.kernel.running_agent import ROOT, RunningAgent
 from tests.kernel.sandbox import Node, Sandbox, eventually, node, run_in_node, write_manifest
 
+ROUNDS = 3
 PEERS = "peers ask the scheduler for 75 to 100 MiB (istio-cni, kuma-cni, consul-cni)"
 
 
@@ -35,7 +36,7 @@ def percentiles(milliseconds: list[float]) -> dict[str, float]:
 
 
 class Floor:
-    """The floor, as a process beside the agent's place."""
+    """The floor, as a process in the agent's place."""
 
     def __init__(self, cgroups: Node) -> None:
         command = [sys.executable, "-m", "tests.bench.agent_floor", str(cgroups.root)]
@@ -43,16 +44,47 @@ class Floor:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
-    def done(self, count: int) -> dict[str, float]:
+    def expect(self, sandbox: Sandbox) -> None:
+        """It knows no pods."""
+
+    def done(self, uids: list[str]) -> dict[str, float]:
+        """When each pod's rules were sent."""
         assert self._process.stdout is not None
-        lines = [self._process.stdout.readline().split() for _ in range(count)]
+        lines = [self._process.stdout.readline().split() for _ in uids]
         return {uid: float(when) for uid, when in lines}
+
+    def forget(self, sandbox: Sandbox) -> None:
+        """It knows no pods."""
 
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+class Capturing:
+    """The agent, asked what the floor is asked."""
+
+    def __init__(self, cgroups: Node, folder: Path) -> None:
+        self._agent = RunningAgent(cgroups, folder)
+        self._agent.start()
+
+    def expect(self, sandbox: Sandbox) -> None:
+        """The API tells of a pod some hundred milliseconds before its sandbox starts."""
+        write_manifest(self._agent.pods, sandbox.manifest())
+        eventually(lambda: sandbox.uid in self._agent.snapshot())
+
+    def done(self, uids: list[str]) -> dict[str, float]:
+        """When each pod's rules were read back."""
+        return agent_done(self._agent, uids)
+
+    def forget(self, sandbox: Sandbox) -> None:
+        """And the API tells when it is deleted."""
+        (self._agent.pods / f"{sandbox.uid}.json").unlink()
+
+    def stop(self) -> None:
+        self._agent.stop()
 
 
 def agent_done(agent: RunningAgent, uids: list[str]) -> dict[str, float]:
@@ -76,71 +108,61 @@ def pods(cgroups: Node, count: int) -> list[Sandbox]:
     return made
 
 
-def one_at_a_time(cgroups: Node, count: int, done: Callable[[str], float]) -> list[float]:
+def one_at_a_time(cgroups: Node, count: int, who: Floor | Capturing) -> list[float]:
     """Each pod after the one before is done: from its process being in the pod's namespace."""
     took = []
     for sandbox in pods(cgroups, count):
         read, write = os.pipe()
         arrived, report = os.pipe()
-        prepare(sandbox)
+        who.expect(sandbox)
         sandbox.start(gate=read, report=report)
         time.sleep(0.02)
         sandbox.make_container()
         os.write(write, b"x")
         (started,) = struct.unpack("d", os.read(arrived, 8))
-        took.append((done(sandbox.uid) - started) * 1000)
+        took.append((who.done([sandbox.uid])[sandbox.uid] - started) * 1000)
         for descriptor in (read, write, arrived, report):
             os.close(descriptor)
+        who.forget(sandbox)
         sandbox.stop()
     return took
 
 
-prepare: Callable[[Sandbox], None] = lambda sandbox: None  # noqa: E731 -- set by whoever wants manifests written
-
-
-def burst(cgroups: Node, count: int, done: Callable[[list[str]], dict[str, float]]) -> list[float]:
+def burst(cgroups: Node, count: int, who: Floor | Capturing) -> list[float]:
     """All processes are told to enter their cgroups at the same instant, from which the time counts."""
     read, write = os.pipe()
     made = pods(cgroups, count)
     for sandbox in made:
-        prepare(sandbox)
+        who.expect(sandbox)
         sandbox.make_container()
         sandbox.start(gate=read)
     time.sleep(1.0)
     started = time.time()
     os.write(write, b"x" * count)
-    finished = done([sandbox.uid for sandbox in made])
+    finished = who.done([sandbox.uid for sandbox in made])
     os.close(read)
     os.close(write)
     for sandbox in made:
+        who.forget(sandbox)
         sandbox.stop()
     return [(when - started) * 1000 for when in finished.values()]
 
 
 def latency(cgroups: Node, folder: Path, count: int) -> dict[str, Any]:
-    global prepare
-    floor = Floor(cgroups)
-    result: dict[str, Any] = {}
-    prepare = lambda sandbox: None  # noqa: E731
-    result["one at a time, floor"] = percentiles(one_at_a_time(cgroups, count, lambda uid: floor.done(1)[uid]))
-    result["burst, floor"] = percentiles(burst(cgroups, count, lambda uids: floor.done(len(uids))))
-    floor.stop()
-    with RunningAgent(cgroups, folder) as agent:
-        prepare = lambda sandbox: known(agent, sandbox)  # noqa: E731
-        done = lambda uid: agent_done(agent, [uid])[uid]  # noqa: E731
-        result["one at a time, agent"] = percentiles(one_at_a_time(cgroups, count, done))
-        result["burst, agent"] = percentiles(burst(cgroups, count, lambda uids: agent_done(agent, uids)))
+    """Floor and agent take turns, so that whatever else the machine does hits both."""
+    took: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for name, begin in (("floor", lambda: Floor(cgroups)), ("agent", lambda: Capturing(cgroups, folder))):
+            who: Floor | Capturing = begin()
+            took.setdefault(f"one at a time, {name}", []).extend(one_at_a_time(cgroups, -(-count // ROUNDS), who))
+            took.setdefault(f"burst, {name}", []).extend(burst(cgroups, count, who))
+            who.stop()
+    result: dict[str, Any] = {name: percentiles(milliseconds) for name, milliseconds in took.items()}
     for kind in ("one at a time", "burst"):
         result[f"{kind}, ratio"] = {
             key: round(result[f"{kind}, agent"][key] / result[f"{kind}, floor"][key], 2) for key in ("p50", "p99")
         }
     return result
-
-
-def known(agent: RunningAgent, sandbox: Sandbox) -> None:
-    """The API tells of a pod some hundred milliseconds before its sandbox starts."""
-    write_manifest(agent.pods, sandbox.manifest())
-    eventually(lambda: sandbox.uid in agent.snapshot())
 
 
 def resident(pid: int) -> float:
@@ -299,11 +321,26 @@ def measured(part: Callable[[Node, Path], dict[str, Any]]) -> dict[str, Any]:
 
 
 def shown(results: dict[str, Any]) -> str:
-    lines = []
-    for name, part in results.items():
-        lines.append(name)
-        lines += [f"  {key:28} {value}" for key, value in part.items()]
-    return "\n".join([*lines, PEERS])
+    """The results as lines."""
+    return "\n".join([line for part in results.items() for line in table(*part)] + [PEERS])
+
+
+def table(name: str, part: dict[str, Any]) -> Iterator[str]:
+    """One part: percentiles in columns, other figures one a line."""
+    rows = {name: part} if "p50" in part else part
+    if name == "load":
+        yield name
+    else:
+        yield f"{name + ', ms':28}{'p50':>9}{'p99':>9}{'n':>6}"
+    for key, value in rows.items():
+        if not isinstance(value, dict):
+            yield f"  {key:26}{value:9}"
+        elif "n" in value:
+            yield f"  {key:26}{value['p50']:9.2f}{value['p99']:9.2f}{value['n']:6}"
+        elif "p50" in value:
+            yield f"  {key:26}{value['p50']:9.2f}{value['p99']:9.2f}   (aim: 2 or less)"
+        else:
+            yield from (f"  {key + ', ' + name:26}{figure:9}" for name, figure in value.items())
 
 
 if __name__ == "__main__":
