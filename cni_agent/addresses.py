@@ -19,11 +19,10 @@ def has_ipv6(addresses: Iterable[str], *, dual_stack: bool) -> bool:
     >>> has_ipv6(["10.0.0.5", "fd00::5"], dual_stack=False), has_ipv6(["10.0.0.5", "fd00::5"], dual_stack=True)
     (False, True)
     """
-    usable = filter(None, map(_version, addresses))
-    first = next(usable, None)
-    if first is None:
+    usable = [version for version in map(_version, addresses) if version]
+    if not usable:
         raise NoAddress("no address beside loopback and link-local ones")
-    return first == 6 or (dual_stack and 6 in usable)
+    return 6 in (usable if dual_stack else usable[:1])
 
 
 @functools.lru_cache(256)  # every pod has the same loopback addresses
