@@ -13,6 +13,14 @@ DAEMONSET = ROOT / "daemonset"
 KUBERNETES = "1.34.0"
 # Labels that Helm's conventions ask for and kustomize has no use for.
 HELM_ONLY = ("helm.sh/chart", "app.kubernetes.io/managed-by")
+# Folders of daemonset/components, and the value of the chart that renders the same.
+COMPONENTS = {
+    "service-monitor": "monitoring.serviceMonitor.enabled=true",
+    "alerts": "monitoring.rules.enabled=true",  # beside service-monitor, without which the chart refuses it
+    "dashboard": "monitoring.dashboard.enabled=true",
+    "admission-policy": "admissionPolicy.enabled=true",
+    "remove-taint": "agent.removeTaint=cni.istio.io/not-ready",
+}
 
 Object = dict[str, Any]
 Objects = dict[tuple[str, str, str], Object]

@@ -11,6 +11,7 @@ import yaml
 
 from tests import vocabulary
 from tests.deploy.rendering import (
+    COMPONENTS,
     DAEMONSET,
     KUBERNETES,
     ROOT,
@@ -24,13 +25,6 @@ from tests.deploy.rendering import (
 )
 
 NAMESPACE = ("Namespace", "", "initless-system")  # Helm puts its release into a namespace that is there already
-COMPONENTS = {
-    "service-monitor": "monitoring.serviceMonitor.enabled=true",
-    "alerts": "monitoring.rules.enabled=true",  # beside service-monitor, without which the chart refuses it
-    "dashboard": "monitoring.dashboard.enabled=true",
-    "admission-policy": "admissionPolicy.enabled=true",
-    "remove-taint": "agent.removeTaint=cni.istio.io/not-ready",
-}
 
 
 def assert_same(by_kustomize: Objects, by_helm: Objects) -> None:

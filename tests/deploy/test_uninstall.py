@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonpatch
 import pytest
 
-from tests.deploy.rendering import DAEMONSET, Object, helm, kustomize
+from tests.deploy.rendering import COMPONENTS, DAEMONSET, Object, helm, kustomize
 
 # What it writes to its log is its call; what it answers is found by the first words that are in the call.
 STAND_IN = """#!{python}
@@ -121,10 +121,7 @@ def test_what_stands_in_the_way_of_new_pods_goes_before_anything_else(cluster: C
 
 def test_every_object_that_we_install_is_found_again(cluster: Cluster) -> None:
     """By its kind, and by its label."""
-    everything = helm("--set", ",".join([
-        "platform=openshift", "monitoring.serviceMonitor.enabled=true", "monitoring.rules.enabled=true",
-        "monitoring.dashboard.enabled=true", "admissionPolicy.enabled=true",
-    ]))  # fmt: skip
+    everything = helm("--set", ",".join(["platform=openshift", *COMPONENTS.values()]))
     cluster.uninstall()
     deleted = {kind for call in cluster.calls("delete") for kind in call[2].split(",")}
     for (kind, _, name), found in {**everything, **kustomize(DAEMONSET / "overlays/openshift")}.items():
