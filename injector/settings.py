@@ -21,9 +21,9 @@ Compatibility = Literal["initless", "istio"]
 NativeSidecars = Literal["auto", "true", "false"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Settings:
-    """One consistent set of settings; replaced whole, never changed."""
+    """One consistent set of settings; replaced whole, never changed. Two are equal only if they are the same one."""
 
     revision: str
     native_sidecars: NativeSidecars

@@ -1,6 +1,7 @@
 """The built-in templates: what each wants a pod to have, as a structure. Nothing here is text that is parsed again."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from cni_agent import names
@@ -14,6 +15,7 @@ from injector.mutation.workload import Workload
 Overlay = Mapping[str, Any]
 
 _LONGEST_LABEL: Final = 63
+_KEPT_CHARACTERS: Final = 4096  # of all annotations together; a pod with more is not remembered
 _DEFAULT_CONTAINER: Final = (
     "kubectl.kubernetes.io/default-logs-container",
     "kubectl.kubernetes.io/default-container",
@@ -45,6 +47,19 @@ def sidecar(workload: Workload) -> Overlay:
 
 def gateway(workload: Workload) -> Overlay:
     """istio-proxy as a router of its own; no capture."""
+    low_ports = {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]}
+    return {
+        "metadata": {"labels": _canonical(workload), "annotations": _annotations(workload)},
+        "spec": {
+            "securityContext": workload.settings.chart.gateway_security_context or low_ports,
+            "containers": [_router(workload)],
+            "volumes": volumes.gateway(workload),
+            **_pull_secrets(workload),
+        },
+    }
+
+
+def _router(workload: Workload) -> dict[str, Any]:
     chart = workload.settings.chart
     proxy: dict[str, Any] = {
         "name": names.PROXY_CONTAINER,
@@ -66,20 +81,31 @@ def gateway(workload: Workload) -> Overlay:
         proxy["lifecycle"] = chart.lifecycle
     if chart.image_pull_policy:
         proxy["imagePullPolicy"] = chart.image_pull_policy
-    low_ports = {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]}
+    return proxy
+
+
+def grpc_agent(workload: Workload) -> Overlay:
+    """The agent without Envoy, for applications that speak xDS themselves."""
+    bootstrap = [
+        {"name": "GRPC_XDS_EXPERIMENTAL_SECURITY_SUPPORT", "value": "true"},
+        {"name": "GRPC_XDS_BOOTSTRAP", "value": "/etc/istio/proxy/grpc-bootstrap.json"},
+    ]
+    mounts = volumes.grpc_application_mounts(workload)
+    applications = [{"name": name, "env": bootstrap, "volumeMounts": mounts} for name in workload.application]
     return {
-        "metadata": {"labels": _canonical(workload), "annotations": _annotations(workload)},
+        "metadata": {
+            "labels": _canonical(workload),
+            "annotations": {**_annotations(workload), REWRITE_PROBES: "false"},
+        },
         "spec": {
-            "securityContext": chart.gateway_security_context or low_ports,
-            "containers": [proxy],
-            "volumes": volumes.gateway(workload),
+            "containers": [_agent(workload), *applications],
+            "volumes": volumes.grpc_agent(workload),
             **_pull_secrets(workload),
         },
     }
 
 
-def grpc_agent(workload: Workload) -> Overlay:
-    """The agent without Envoy, for applications that speak xDS themselves."""
+def _agent(workload: Workload) -> dict[str, Any]:
     chart = workload.settings.chart
     wait = ["pilot-agent", "wait", "--url=http://localhost:15020/healthz/ready"]
     proxy: dict[str, Any] = {
@@ -97,23 +123,7 @@ def grpc_agent(workload: Workload) -> Overlay:
         proxy["readinessProbe"] = readiness_probe(workload, {"path": "/healthz/ready", "port": names.STATUS_PORT})
         proxy["resources"] = workload.resources
         proxy["volumeMounts"] = volumes.grpc_agent_mounts(workload)
-    bootstrap = [
-        {"name": "GRPC_XDS_EXPERIMENTAL_SECURITY_SUPPORT", "value": "true"},
-        {"name": "GRPC_XDS_BOOTSTRAP", "value": "/etc/istio/proxy/grpc-bootstrap.json"},
-    ]
-    mounts = volumes.grpc_application_mounts(workload)
-    applications = [{"name": name, "env": bootstrap, "volumeMounts": mounts} for name in workload.application]
-    return {
-        "metadata": {
-            "labels": _canonical(workload),
-            "annotations": {**_annotations(workload), REWRITE_PROBES: "false"},
-        },
-        "spec": {
-            "containers": [proxy, *applications],
-            "volumes": volumes.grpc_agent(workload),
-            **_pull_secrets(workload),
-        },
-    }
+    return proxy
 
 
 BUILT_IN: Final[Mapping[str, Callable[[Workload], Overlay]]] = {
@@ -126,7 +136,45 @@ BUILT_IN: Final[Mapping[str, Callable[[Workload], Overlay]]] = {
 def rendered(name: str, workload: Workload) -> Overlay:
     """What a template asks for: the operator's overlay of that name, or the built-in one."""
     plain = workload.settings.overlays.plain.get(name)
-    return plain if plain is not None else BUILT_IN[name](workload)
+    if plain is not None:
+        return plain
+    alike = _Alike(workload)
+    return _kept(name, alike) if alike.small else BUILT_IN[name](workload)
+
+
+class _Alike:
+    """A workload as a key: equal to another that no template can tell from it, as the pods of a Deployment are."""
+
+    __slots__ = ("_hash", "_seen", "small", "workload")
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.small = sum(map(len, workload.annotations.values())) <= _KEPT_CHARACTERS
+        self._seen = (
+            workload.settings,
+            tuple(workload.labels.items()),
+            tuple(workload.annotations.items()),
+            tuple([(container.name, container.image, *(container.ports or ())) for container in workload.containers]),
+            workload.namespace,
+            workload.service_account,
+            workload.identity,
+            workload.printed_config,
+            workload.uid,
+            workload.gid,
+            workload.native,
+        )
+        self._hash = hash(self._seen)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self._seen == other._seen
+
+
+@lru_cache(maxsize=128)  # of some 30 kB each; what comes out is shared, and nobody changes it
+def _kept(name: str, alike: _Alike) -> Overlay:
+    return BUILT_IN[name](alike.workload)
 
 
 def _pull_secrets(workload: Workload) -> dict[str, Any]:

@@ -1,15 +1,21 @@
 """The patch itself: indexes, moves, pointers, and nothing that need not change."""
 
+import random
 from typing import Any
 
 import jsonpatch
 import msgspec
 import pytest
 
+from injector.admission import review
+from injector.mutation import templates
 from injector.mutation.apply import applied
 from injector.mutation.draft import Draft, Slot
 from injector.mutation.patch import difference, operations
 from injector.mutation.pod import Pod
+from injector.settings import load_settings
+from tests.injector.any_pod import make_pod
+from tests.injector.serving import review as as_review
 
 
 def drafted(pod: Any) -> tuple[Pod, Draft]:
@@ -76,3 +82,18 @@ def test_difference(old: Any, new: Any) -> None:
 
 def _without_none(value: Any) -> Any:
     return {key: inner for key, inner in value.items() if inner is not None} if isinstance(value, dict) else value
+
+
+def test_pods_that_were_seen_before_leave_nothing_in_others() -> None:
+    """What templates give is shared by pods that are alike. Were it changed for one, the next would show it."""
+    chance = random.Random(7)
+    bodies = [as_review(make_pod(chance)) for _ in range(150)]
+    for chosen in (load_settings(native_sidecars="true"), load_settings(compatibility="istio")):
+        alone = []
+        for body in bodies:
+            templates._kept.cache_clear()
+            alone.append(review(body, chosen, "/inject").body)
+        shuffled = [*enumerate(bodies)] * 2
+        chance.shuffle(shuffled)
+        for number, body in shuffled:
+            assert review(body, chosen, "/inject").body == alone[number]
