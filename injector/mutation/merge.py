@@ -58,7 +58,7 @@ def _without_nulls(value: Any) -> Any:
     if type(value) is dict:
         return {name: inner for name, inner in value.items() if inner is not None} if None in value.values() else value
     if type(value) is list:
-        return [_without_nulls(item) if type(item) is dict else item for item in value]
+        return [_without_nulls(item) if type(item) is dict and None in item.values() else item for item in value]
     return value
 
 
