@@ -8,6 +8,7 @@ from cni_agent import names
 from cni_agent.capture import Capture
 from cni_agent.decision import NotCaptured
 from cni_agent.kernel.netns import Netns
+from cni_agent.node import patience
 from cni_agent.node.admitted import decide_as_admitted, ignored_change
 from cni_agent.node.drift import Notices
 from cni_agent.node.earlier import Earlier
@@ -41,6 +42,8 @@ class NodePod:
     proven: float | None = None  # monotonic, of its namespace
     milliseconds: float | None = None  # from seen to verified
     drifts: int = 0
+    repairs: int = 0  # in a row
+    repaired: float = float("-inf")  # monotonic, of the last one
     failures: int = 0  # in a row
     # its turn: one at a time
     busy: bool = False  # a thread works in its namespace, or will when its turn comes
@@ -70,6 +73,12 @@ class NodePod:
         if self.pod is None or self.applied is None:
             return False
         return names.VALIDATION_CONTAINER not in self.pod.init_containers
+
+    def drifted(self, moment: float) -> None:
+        """Its rules were found changed."""
+        self.drifts += 1
+        self.repairs = self.repairs + 1 if moment - self.repaired < patience.IN_A_ROW else 1
+        self.repaired = moment
 
     def fields(self) -> dict[str, object]:
         """What every line about it says."""

@@ -11,9 +11,9 @@ class Outcome(StrEnum):
 
     CAPTURED = "Captured"  # programmed and verified before the application could run
     ADOPTED = "Adopted"  # all was right when the agent came; nothing was touched
-    UPDATED = "Updated"  # the pod got IPv6, and rules for it
+    UPDATED = "Updated"  # the pod got IPv6, or its rules were another agent's: they are as they should be now
     CAPTURED_LATE = "CapturedLate"  # the application had been running outside the mesh
-    REPAIRED = "Repaired"  # somebody had changed the rules; they are right again
+    REPAIRED = "Repaired"  # somebody had changed the rules while we watched; they are right again
     DRIFTED = "Drifted"  # somebody has changed the rules, and we were told only to report it
     NOT_IN_MESH = "NotInMesh"
     ENDED = "Ended"  # the pod has finished or is being deleted

@@ -16,6 +16,11 @@ _LONGEST_LOOK: Final = 10.0
 _STARTS: Final = 10.0  # seconds that a start may take
 _FIRST_RETRY: Final = 0.05
 _LONGEST_RETRY: Final = 30.0
+# Two agents that want different rules, the old and the new one of an upgrade, undo each other's work.
+_BETWEEN_REPAIRS: Final = 0.2
+_PROMPT_REPAIRS: Final = 5
+_LONGEST_BETWEEN: Final = 5.0  # not more: what undoes it may be no agent
+IN_A_ROW: Final = 30.0  # seconds from one repair to the next
 
 
 def is_starting(failure: Failure) -> bool:
@@ -35,3 +40,8 @@ def wait(failure: Failure, failures: int) -> float:
         grow = _UNTOLD_GROW if failure.reason == Refusal.NO_PROCESS else _LOOKS_GROW
         return float(min(_LONGEST_LOOK, _FIRST_LOOK * grow ** min(failures - 1, 60)))
     return float(min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(failures - 1, 20)) * random.uniform(0.8, 1.2))
+
+
+def between_repairs(repairs: int) -> float:
+    """Seconds from one look at a pod's rules to the next, when so many in a row have found them changed."""
+    return float(min(_LONGEST_BETWEEN, _BETWEEN_REPAIRS * 2 ** min(max(0, repairs - _PROMPT_REPAIRS), 20)))

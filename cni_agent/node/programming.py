@@ -9,6 +9,7 @@ from cni_agent import names
 from cni_agent.addresses import NoAddress, has_ipv6
 from cni_agent.backends import Backend
 from cni_agent.capture import Capture
+from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.netns import Netns
 from cni_agent.node.drift import Mode, Notices
 from cni_agent.node.outcome import Outcome, Verdict
@@ -28,24 +29,31 @@ class Programmed:
     capture: Capture
     own_addresses: tuple[str, ...]  # reported ones, of which one was found inside
     notices: Notices | None
-    differences: str = ""
+    differences: tuple[Difference, ...] = ()
     disturbed: bool = False
     moment: float = field(default_factory=time.monotonic)  # when it was read back
 
     def verdict(self, pod: PodView, *, first: bool) -> Verdict:
         """What this means for a pod, as it was before. `first`: nothing was known of its namespace."""
         if self.result == "drifted":
-            return Verdict(Outcome.DRIFTED, "reported", self.differences)
+            return Verdict(Outcome.DRIFTED, "reported", self._told())
         if self.result == "unchanged":
             return Verdict(Outcome.ADOPTED, "in-place", "all its rules were in place")
-        if self.differences or (first and self.result == "replaced"):
-            return Verdict(Outcome.REPAIRED, "drift", self.differences or "rules that differed were replaced")
+        if first and self.result == "replaced" and not any(found.kind == "bypass" for found in self.differences):
+            sentence = f"rules from before this agent differed, and were replaced: {self._told()}"
+            return Verdict(Outcome.UPDATED, "renewed", sentence.removesuffix(": "))
+        if self.differences and (not first or self.result == "replaced"):
+            return Verdict(Outcome.REPAIRED, "drift", self._told())
         if not first:
             return Verdict(Outcome.UPDATED, "ipv6", "it got an IPv6 address, and rules for it")
         since = _running_since(pod)
         if since is not None:
             return Verdict(Outcome.CAPTURED_LATE, "late", f"it had been running outside the mesh since {since}")
         return Verdict(Outcome.CAPTURED, "programmed", "its rules are in place")
+
+    def _told(self) -> str:
+        rest = f"; and {len(self.differences) - _SHOWN} more" if self.differences[_SHOWN:] else ""
+        return "; ".join(map(str, self.differences[:_SHOWN])) + rest
 
 
 def program(
@@ -55,12 +63,16 @@ def program(
     *,
     rulesets: Callable[[Capture], Ruleset],
     known: Capture | None,
+    fresh: bool,
     notices: Notices | None,
     reported: tuple[str, ...],
     prover: Prover,
     drift: Mode,
 ) -> Programmed:
-    """Makes the namespace hold these settings, or, when it is `known` to hold them, compares. Raises `Failure`."""
+    """Makes the namespace hold these settings, or, when it is `known` to hold them, compares. Raises `Failure`.
+
+    `fresh`: its sandbox was seen to start; otherwise there may be rules from before this agent, and they are compared.
+    """
     held = prover.addresses(netns) if known is None or reported else ()
     prover.check_address(netns, reported, held)
     if (known is None or held) and not capture.ipv6:  # its second family may come a moment after the first
@@ -72,21 +84,18 @@ def program(
     try:
         if notices is not None:
             notices.transactions()
-        differences = ""
-        if known == capture:
+        found: tuple[Difference, ...] = ()
+        if known == capture or (known is None and not fresh):
             found = backend.check(netns, ruleset)
             if not found:
                 return Programmed("unchanged", capture, reported, notices)
-            differences = "; ".join(map(str, found[:_SHOWN])) + (
-                f"; and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
-            )
-            if drift != "repair":
-                return Programmed("drifted", capture, reported, notices, differences)
+            if drift != "repair" and known is not None:
+                return Programmed("drifted", capture, reported, notices, found)
         result = backend.apply(netns, ruleset)
         # Our own change is announced too. One more than that is somebody else's, perhaps after we had read back.
         ours = 0 if result == "unchanged" else 1
         disturbed = notices is not None and notices.transactions() > ours
-        return Programmed(result, capture, reported, notices, differences, disturbed)
+        return Programmed(result, capture, reported, notices, found, disturbed)
     except BaseException:
         if opened is not None:
             opened.close()

@@ -31,7 +31,6 @@ from cni_agent.node.wanted import wanted
 from cni_agent.node.whereabouts import Whereabouts
 from cni_agent.podview import PodView
 
-_BETWEEN_COMPARISONS: Final = 0.2  # of one pod, when somebody changes its rules again and again
 _STARTING: Final = "starting"
 _RULESETS: Final = 128
 
@@ -165,6 +164,7 @@ class Reconciler:
             goal,
             rulesets=self._rulesets,
             known=record.applied,
+            fresh=record.seen is not None,
             notices=record.notices,
             reported=pod.addresses,
             prover=self._prover,
@@ -213,14 +213,14 @@ class Reconciler:
             return
         verdict = done.verdict(pod, first=first)
         if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
-            record.drifts += 1
+            record.drifted(done.moment)
         self._settle(record, verdict, done.moment)
         if first and record.lacks_validation:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
             self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
         self._tell_of_change(record)
         if done.disturbed:
-            self.wake(record.uid, compare=True)
+            self._rules_changed(record.uid)
 
     def _tell_of_change(self, record: NodePod) -> None:
         """Of annotations of a captured pod that were changed, once for each change."""
@@ -235,7 +235,7 @@ class Reconciler:
         record = self.pods.get(uid)
         if record is None:
             return
-        wait = record.compared + _BETWEEN_COMPARISONS - time.monotonic()
+        wait = record.compared + patience.between_repairs(record.repairs) - time.monotonic()
         if wait <= 0:
             self.wake(uid, compare=True)
         elif record.timer is None and not record.busy:

@@ -19,7 +19,7 @@ def cgroup() -> Iterator[Node]:
 
 
 @in_node
-def test_rules_changed_while_the_agent_was_away_are_repaired(cgroup: Node, tmp_path: Path) -> None:
+def test_rules_changed_while_the_agent_was_away_are_replaced_without_alarm(cgroup: Node, tmp_path: Path) -> None:
     agent = RunningAgent(cgroup, tmp_path)
     sandbox = Sandbox(cgroup.kubepods)
     with agent:
@@ -28,8 +28,21 @@ def test_rules_changed_while_the_agent_was_away_are_repaired(cgroup: Node, tmp_p
     in_namespace(sandbox, "iptables-nft -t nat -F ISTIO_OUTPUT")
     assert rules(sandbox.netns) != right
     with agent:
-        eventually(lambda: agent.state(sandbox.uid) == "Repaired")
+        eventually(lambda: agent.state(sandbox.uid) == "Updated")
+        assert "ISTIO_OUTPUT" in agent.said("Updated")[0]["why"]
     assert rules(sandbox.netns) == right
+
+
+@in_node
+def test_an_upgrade_that_changes_the_backend_is_no_drift(cgroup: Node, tmp_path: Path) -> None:
+    sandbox = Sandbox(cgroup.kubepods)
+    with RunningAgent(cgroup, tmp_path, "--backend", "iptables-nft") as agent:
+        run(sandbox, agent)
+    with RunningAgent(cgroup, tmp_path, "--backend", "nftables") as agent:
+        eventually(lambda: agent.state(sandbox.uid) == "Updated")
+        assert agent.snapshot()[sandbox.uid]["reason"] == "renewed"
+        assert 'initless_drifts_total{action="Repaired"} 0.0' in agent.page("/metrics")
+    assert "istio-proxy-nat" in rules(sandbox.netns) and "chain ISTIO_" not in rules(sandbox.netns)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from cni_agent.backends import Backend
+from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure, KernelRefused
 from cni_agent.kernel.netns import Identity
 from cni_agent.node import patience
+from cni_agent.node.drift import Mode
 from cni_agent.node.nodepod import NodePod
 from cni_agent.node.outcome import Outcome, Verdict
 from cni_agent.node.owners import Owners
@@ -46,7 +48,7 @@ class FakeNetns:
 class World:
     """Everything around a reconciler. It is the backend, the prover, the whereabouts and the listener at once."""
 
-    name = "iptables-nft"
+    name = "iptables-legacy"  # which announces no changes
 
     def __init__(self) -> None:
         self.inodes: dict[str, int] = {}  # by uid: pods that have a sandbox
@@ -85,8 +87,8 @@ class World:
             with self.lock:
                 self.working.remove(inode)
 
-    def check(self, netns: Any, ruleset: Any) -> tuple[str, ...]:
-        return () if self.held.get(netns.identity.inode) == ruleset else ("missing  rules",)
+    def check(self, netns: Any, ruleset: Any) -> tuple[Difference, ...]:
+        return () if self.held.get(netns.identity.inode) == ruleset else (Difference("missing", "nat", "rules"),)
 
     # whereabouts, and the sandboxes behind them
     @property
@@ -150,7 +152,7 @@ class Nothing:
 Test = Callable[[World, Reconciler], Awaitable[None]]
 
 
-def scenario(test: Test) -> Callable[[], None]:
+def scenario(test: Test, drift: Mode = "off") -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
             world = World()
@@ -158,7 +160,7 @@ def scenario(test: Test) -> Callable[[], None]:
                 owners = Owners("/nonexistent", (), cast(Whereabouts, world), list)
                 reconciler = Reconciler(
                     backend=cast(Backend, world),
-                    drift="off",
+                    drift=drift,
                     whereabouts=cast(Whereabouts, world),
                     prover=cast(Prover, world),
                     owners=owners,
@@ -506,6 +508,41 @@ async def test_a_pod_without_validation_is_told_of_beside(world: World, reconcil
     world.inodes = {"a": 1}
     reconciler.pod_changed(pod("a", init_containers=()))
     await until(lambda: world.outcomes() == ["Captured", "ValidationMissing"])
+
+
+def test_rules_from_before_the_agent_are_renewed_without_alarm() -> None:
+    """Another version of the agent wrote them, most likely."""
+
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes, world.held = {"a": 1}, {1: "rules of another version"}
+        reconciler.pod_changed(pod(phase="Running"))
+        await until(lambda: world.told == [("a", "Updated", "renewed")])
+        assert reconciler.pods["a"].drifts == 0
+
+    scenario(test, "repair")()
+
+
+def test_two_agents_that_want_different_rules_do_not_race() -> None:
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes = {"a": 1}
+        reconciler.pod_changed(pod())
+        await until(lambda: world.outcomes() == ["Captured"])
+        record = reconciler.pods["a"]
+        for number in range(1, 8):
+            world.held[1] = "theirs"
+            reconciler.wake("a", compare=True)
+            await until(lambda count=number: record.drifts == count)
+        reconciler._rules_changed("a")
+        assert record.timer is not None
+        assert record.timer.when() - asyncio.get_running_loop().time() > 2 * patience.between_repairs(1)
+
+    scenario(test, "repair")()
+
+
+def test_waits_between_repairs_grow_and_end() -> None:
+    waits = [patience.between_repairs(count) for count in range(100)]
+    assert waits[0] == waits[5] < waits[6] and waits == sorted(waits)
+    assert waits[-1] == 5
 
 
 def before_app(*initial: ContainerStatus, **changes: Any) -> PodView:
