@@ -1,4 +1,4 @@
-"""Three ways to hold the same rules in the kernel, behind one protocol of three verbs.
+"""Three ways to hold the same rules in the kernel, behind one protocol of four verbs.
 
 Whatever the backend, `apply` leaves the namespace with this ruleset and nothing else of ours: artefacts of other
 settings, of another mode and of the other backends are gone, and what other programs put there is as it was.
@@ -39,6 +39,9 @@ class Backend(Protocol):
 
     def check(self, netns: Netns, ruleset: Ruleset) -> tuple[Difference, ...]:
         """What differs from this ruleset, in order; nothing when all is right. Writes nothing."""
+
+    def holds(self, netns: Netns) -> bool:
+        """Whether there is anything of ours, of any backend and settings. Writes nothing."""
 
     def remove(self, netns: Netns) -> bool:
         """Takes away everything of ours, of any backend. Whether there was anything."""

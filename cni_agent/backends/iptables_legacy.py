@@ -54,6 +54,11 @@ class IptablesLegacy:
             found = legacy.check(inside, stamp, lambda: _texts(netns, (4, 6)))
             return found + _nf_tables_leftovers(inside) + routes.differences(inside.routes, ruleset)
 
+    def holds(self, netns: Netns) -> bool:
+        """See `Backend`."""
+        with Inside(netns) as inside:
+            return bool(legacy.leftovers(inside) or _nf_tables_leftovers(inside))
+
     def remove(self, netns: Netns) -> bool:
         """See `Backend`."""
         with Inside(netns) as inside:

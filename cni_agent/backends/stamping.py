@@ -15,7 +15,7 @@ from cni_agent.rules import Ruleset
 
 
 class StampingBackend(ABC):
-    """`apply`, `check` and `remove` of `cni_agent.backends.Backend`."""
+    """`apply`, `check`, `holds` and `remove` of `cni_agent.backends.Backend`."""
 
     def __init__(self) -> None:
         self._mint = Mint(self._minted)
@@ -54,6 +54,11 @@ class StampingBackend(ABC):
         with Inside(netns) as inside:
             found = transaction.check(inside.firewall, stamp, lambda: self._texts(netns, ruleset))
             return found + legacy.leftovers(inside) + routes.differences(inside.routes, ruleset)
+
+    def holds(self, netns: Netns) -> bool:
+        """See `Backend`."""
+        with Inside(netns) as inside:
+            return bool(transaction.leftovers(inside.firewall) or legacy.leftovers(inside))
 
     def remove(self, netns: Netns) -> bool:
         """See `Backend`."""

@@ -89,7 +89,7 @@ def program(
             found = backend.check(netns, ruleset)
             if not found:
                 return Programmed("unchanged", capture, reported, notices)
-            if drift != "repair" and known is not None:
+            if drift != "repair" and (known is not None or backend.holds(netns)):
                 return Programmed("drifted", capture, reported, notices, found)
         result = backend.apply(netns, ruleset)
         # Our own change is announced too. One more than that is somebody else's, perhaps after we had read back.

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kernel.rulesets import rules
 from tests.kernel.running_agent import RunningAgent, in_namespace, run
-from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
 
 pytestmark = pytest.mark.kernel
 
@@ -85,6 +85,25 @@ def test_drift_is_only_reported_when_told_so(cgroup: Node, tmp_path: Path) -> No
         eventually(lambda: agent.state(sandbox.uid) == "Drifted")
         assert rules(sandbox.netns) == ""
         assert 'initless_pods{outcome="Drifted"} 1.0' in agent.page("/metrics")
+
+
+@pytest.mark.parametrize("backend", ["iptables-nft", "iptables-legacy", "nftables"])
+@in_node
+def test_drift_is_only_reported_by_a_new_agent_too(cgroup: Node, tmp_path: Path, backend: str) -> None:
+    agent = RunningAgent(cgroup, tmp_path, "--drift", "report", "--backend", backend)
+    sandbox, untouched = Sandbox(cgroup.kubepods), Sandbox(cgroup.kubepods, "10.9.0.2")
+    with agent:
+        run(sandbox, agent)
+    native = "nft flush chain inet istio-proxy-nat istio-output"
+    in_namespace(sandbox, native if backend == "nftables" else f"{backend} -t nat -F ISTIO_OUTPUT")
+    untouched.run()
+    eventually(untouched.in_namespace)
+    write_manifest(agent.pods, untouched.manifest())
+    before = rules(sandbox.netns)
+    with agent:
+        eventually(lambda: agent.state(sandbox.uid) == "Drifted")
+        eventually(lambda: agent.state(untouched.uid) == "Captured")
+        assert rules(sandbox.netns) == before
 
 
 @pytest.mark.parametrize("backend", ["iptables-nft", "iptables-legacy", "nftables"])

@@ -73,7 +73,9 @@ def equals_the_ordinary_tool(program: Backend, capture: Capture) -> None:
         assert program.check(pod, ruleset) == ()
         assert program.apply(pod, ruleset) == "unchanged"
         assert everything(pod) == before
+        assert all(backend(name).holds(pod) for name in NAMES)
         assert program.remove(pod)
+        assert not any(backend(name).holds(pod) for name in NAMES)
         assert not program.remove(pod)
 
 

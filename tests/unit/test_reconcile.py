@@ -90,6 +90,9 @@ class World:
     def check(self, netns: Any, ruleset: Any) -> tuple[Difference, ...]:
         return () if self.held.get(netns.identity.inode) == ruleset else (Difference("missing", "nat", "rules"),)
 
+    def holds(self, netns: Any) -> bool:
+        return netns.identity.inode in self.held
+
     # whereabouts, and the sandboxes behind them
     @property
     def sandboxes(self) -> "World":
@@ -520,6 +523,19 @@ def test_rules_from_before_the_agent_are_renewed_without_alarm() -> None:
         assert reconciler.pods["a"].drifts == 0
 
     scenario(test, "repair")()
+
+
+@pytest.mark.parametrize("drift", ["report", "off"])
+def test_rules_from_before_the_agent_are_only_told_of_when_told_so(drift: Mode) -> None:
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes, world.held = {"a": 1, "b": 2}, {1: "other rules"}
+        for uid in "ab":
+            reconciler.pod_changed(pod(uid, phase="Running"))
+        await until(lambda: len(world.told) == 2)
+        assert set(world.told) == {("a", "Drifted", "reported"), ("b", "CapturedLate", "late")}
+        assert world.held[1] == "other rules"
+
+    scenario(test, drift)()
 
 
 def test_two_agents_that_want_different_rules_do_not_race() -> None:
