@@ -331,16 +331,16 @@ def table(name: str, part: dict[str, Any]) -> Iterator[str]:
     if name == "load":
         yield name
     else:
-        yield f"{name + ', ms':28}{'p50':>9}{'p99':>9}{'n':>6}"
+        yield f"{name + ', ms':32}{'p50':>9}{'p99':>9}{'n':>6}"
     for key, value in rows.items():
         if not isinstance(value, dict):
-            yield f"  {key:26}{value:9}"
+            yield f"  {key:30}{value:9}"
         elif "n" in value:
-            yield f"  {key:26}{value['p50']:9.2f}{value['p99']:9.2f}{value['n']:6}"
+            yield f"  {key:30}{value['p50']:9.2f}{value['p99']:9.2f}{value['n']:6}"
         elif "p50" in value:
-            yield f"  {key:26}{value['p50']:9.2f}{value['p99']:9.2f}   (aim: 2 or less)"
+            yield f"  {key:30}{value['p50']:9.2f}{value['p99']:9.2f}   (aim: 2 or less)"
         else:
-            yield from (f"  {key + ', ' + name:26}{figure:9}" for name, figure in value.items())
+            yield from (f"  {key + ', ' + name:30}{figure:9}" for name, figure in value.items())
 
 
 if __name__ == "__main__":
