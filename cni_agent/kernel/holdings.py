@@ -58,10 +58,11 @@ class HeldRule(NamedTuple):
 
 
 class HeldChain(NamedTuple):
-    """A chain found in the kernel; only built-in ones have a policy."""
+    """A chain found in the kernel; only built-in ones have a policy, and, where it can be another one, a hook."""
 
     policy: str | None
     rules: Sequence[HeldRule]
+    hook: str | None = None
 
 
 class WantedChain(NamedTuple):
@@ -70,6 +71,7 @@ class WantedChain(NamedTuple):
     policy: str | None
     keys: Sequence[Hashable]
     texts: Sequence[str]
+    hook: str | None = None
 
 
 Held = Mapping[Place, HeldChain]
@@ -203,6 +205,10 @@ def _of_chain(place: Place, wanted: WantedChain, held: Held, *, adopt: bool) -> 
         if is_ours(place) or wanted.keys:
             yield _Finding(Difference("missing", where, "the chain"), place)
         chain = HeldChain(wanted.policy, ())
+    elif chain.hook != wanted.hook:
+        if wanted.keys:  # without rules of ours, it may hang where it likes
+            sentence = f"{chain.hook or 'no hook'}, expected {wanted.hook or 'no hook'}"
+            yield _Finding(Difference("changed", where, sentence), place)
     elif chain.policy != wanted.policy:
         yield _Finding(Difference("changed", where, f"policy is {chain.policy}, expected {wanted.policy}"), place)
     positions = ours(place, chain, wanted.keys if adopt else ())

@@ -16,7 +16,7 @@ from cni_agent.kernel import nf_tables as nf
 from cni_agent.kernel.failure import NotAsWritten
 from cni_agent.kernel.holdings import Place, Texts
 from cni_agent.kernel.inside import Inside
-from cni_agent.kernel.netlink import Channel
+from cni_agent.kernel.netlink import Channel, question
 from cni_agent.kernel.netns import Netns
 from cni_agent.kernel.stamp import Layout, Stamp, StampedRule, place
 from cni_agent.names import BUILT_IN_CHAINS
@@ -116,7 +116,7 @@ def listed_texts(listing: str) -> dict[Place, list[str]]:
 
 
 def _parts(objects: nf.Objects) -> Iterator[bytes]:
-    yield from (nf_changes.new_table(key, userdata) for key, userdata in objects.tables.items())
+    yield from (nf_changes.new_table(key, table) for key, table in objects.tables.items())
     yield from (nf_changes.new_chain(key, chain) for key, chain in objects.chains.items())
     for table, numbers in _set_numbers(objects).items():
         for name, number in numbers.items():
@@ -156,11 +156,11 @@ def _prove_same(tool: nf.Objects, stamped: nf.Objects) -> None:
 
 
 def _layouts(channel: Channel, objects: nf.Objects) -> Iterator[Layout]:
-    requests = [(nf.GET_CHAIN, _EVERY), (nf.GET_RULE, _EVERY)]  # a table without chains does nothing
+    tables = b"".join(question(nf.GET_TABLE, nf.table_request(key)) for key in objects.tables)
+    yield Layout.of(channel, nf.GET_CHAIN, _EVERY, along=tables)
+    yield Layout.of(channel, nf.GET_RULE, _EVERY)
     for table, sets in objects.sets.items():
-        requests += [(nf.GET_ELEMENTS, nf.elements_request(table, name)) for name in sets]
-    for kind, request in requests:
-        yield Layout.of(kind, request, channel.dump(kind, request))
+        yield from (Layout.of(channel, nf.GET_ELEMENTS, nf.elements_request(table, name)) for name in sets)
 
 
 def heads(ruleset: Ruleset) -> Counter[tuple[Family, str, str]]:

@@ -36,7 +36,13 @@ NETLINK_EXT_ACK: Final = 11
 SO_SNDBUFFORCE: Final = 32
 RECEIVE: Final = 65536
 DEFAULT_SEND: Final = 100_000  # bytes that fit into a socket's send buffer as it comes
+ALONG: Final = 1  # the sequence number of questions sent along with a dump, which has 0
 ATTEMPTS: Final = 10  # dumps that other writers may interrupt before we give up
+
+
+def question(kind: int, payload: bytes) -> bytes:
+    """Asks for a single object along with a dump."""
+    return message(kind, REQUEST, payload, ALONG)
 
 
 def pad(length: int) -> int:
@@ -96,9 +102,12 @@ class Channel:
         opened.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         opened.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
 
-    def dump(self, kind: int, payload: bytes) -> bytes:
-        """All messages that answer a dump request, one behind the other. Taken anew when a writer got in between."""
-        request = message(kind, REQUEST | DUMP, payload)
+    def dump(self, kind: int, payload: bytes, along: bytes = b"") -> bytes:
+        """All messages that answer a dump request, one behind the other. Taken anew when a writer got in between.
+
+        `along`: questions for single objects, sent along to spare a turn. Their answers come first; none means no.
+        """
+        request = along + message(kind, REQUEST | DUMP, payload)
         for _ in range(ATTEMPTS):
             self._send(request)
             answer, interrupted = self._collect()
@@ -174,10 +183,12 @@ class Channel:
             part = self._receive()
             start = 0
             while start < len(part):
-                length, kind, flags, _, _ = HEADER.unpack_from(part, start)
+                length, kind, flags, sequence, _ = HEADER.unpack_from(part, start)
                 if flags & DUMP_INTERRUPTED:
                     interrupted = True
-                if kind in (DONE_KIND, ERROR_KIND):
+                if kind == ERROR_KIND and sequence == ALONG:
+                    part = b""
+                elif kind in (DONE_KIND, ERROR_KIND):
                     if refusal := _error(part, start):
                         raise refused("reading from the kernel", refusal)
                     parts.append(part[:start])

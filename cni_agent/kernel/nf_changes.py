@@ -22,7 +22,7 @@ from cni_agent.kernel.netlink import (
     refused,
 )
 from cni_agent.kernel.netlink import text as text_attribute
-from cni_agent.kernel.nf_tables import Chain, ChainKey, Rule, TableKey
+from cni_agent.kernel.nf_tables import Chain, ChainKey, Rule, Table, TableKey
 
 BATCH_BEGIN: Final = 16
 BATCH_END: Final = 17
@@ -107,15 +107,19 @@ def _description(body: bytes, kind: int, start: int, end: int) -> str:
     return f"{_VERBS.get(kind, 'changing')} {' '.join(names)}{using}"
 
 
-def new_table(key: TableKey, userdata: bytes) -> bytes:
+def new_table(key: TableKey, table: Table) -> bytes:
     """Adds a table, or does nothing if it is there."""
-    extra = attribute(nf.TABLE_USERDATA, userdata) if userdata else b""
-    return _change(
-        nf.NEW_TABLE,
-        CREATE,
-        key[0],
-        text_attribute(nf.TABLE_NAME, key[1]) + attribute(nf.TABLE_FLAGS, bytes(4)) + extra,
-    )
+    extra = attribute(nf.TABLE_USERDATA, table.userdata) if table.userdata else b""
+    return _change(nf.NEW_TABLE, CREATE, key[0], _table_with_flags(key, table.flags) + extra)
+
+
+def wake_table(key: TableKey, table: Table) -> bytes:
+    """Hooks the chains of a dormant table again. Its other flags cannot be changed."""
+    return _change(nf.NEW_TABLE, 0, key[0], _table_with_flags(key, table.flags & ~nf.DORMANT))
+
+
+def _table_with_flags(key: TableKey, flags: int) -> bytes:
+    return text_attribute(nf.TABLE_NAME, key[1]) + attribute(nf.TABLE_FLAGS, flags.to_bytes(4))
 
 
 def delete_table(key: TableKey) -> bytes:
@@ -191,6 +195,13 @@ def rule_payload(rule: Rule, *, mark: bool, set_numbers: dict[str, int]) -> byte
     expressions = nf.rewritten(rule.expressions, 0, len(rule.expressions), refer)
     payload = attribute(nf.RULE_EXPRESSIONS | NESTED, expressions) + _compatibility(expressions)
     userdata = rule.userdata + (nf.MARK if mark else b"")
+    return payload + (attribute(nf.RULE_USERDATA, userdata) if userdata else b"")
+
+
+def copied(rule: Rule) -> bytes:
+    """A rule of somebody else, as the attributes that write it again, counts included."""
+    expressions, userdata = rule.raw
+    payload = attribute(nf.RULE_EXPRESSIONS | NESTED, expressions) + _compatibility(expressions)
     return payload + (attribute(nf.RULE_USERDATA, userdata) if userdata else b"")
 
 

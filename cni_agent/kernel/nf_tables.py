@@ -32,6 +32,8 @@ ELEMENTS_TABLE, ELEMENTS_SET, ELEMENTS, ELEMENTS_SET_ID = 1, 2, 3, 4
 EXPRESSION_NAME, EXPRESSION_DATA = 1, 2
 LOOKUP_SET, LOOKUP_RESULT, LOOKUP_SET_ID = 1, 3, 4
 ACCEPT: Final = 1
+DORMANT: Final = 1  # the flag of a table whose chains are not hooked
+ANY_GENERATION: Final = 0
 _ENDINGS: Final[dict[int, endings.Ending]] = {
     ACCEPT: "table",
     3: "table",
@@ -49,12 +51,24 @@ TableKey = tuple[int, str]
 ChainKey = tuple[int, str, str]
 
 
+class Table(NamedTuple):
+    """A table, but for what is in it."""
+
+    flags: int
+    userdata: bytes
+
+
 class Chain(NamedTuple):
     """A chain; base chains have a hook and a policy."""
 
     hook: bytes
     kind: str
     policy: int | None
+
+    @property
+    def seat(self) -> tuple[bytes, str]:
+        """Where a base chain hangs; as long as it lives, it cannot be moved. Nothing for other chains."""
+        return self.hook, self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,7 @@ class Rule:
     jump: str | None
     ends: endings.Ending | None
     sets: tuple[str, ...]
+    raw: tuple[bytes, bytes]  # expressions and userdata as they were read: to write it again, if it is not ours
 
     def key(self, contents: dict[str, bytes]) -> tuple[bytes, ...]:
         """What makes two rules the same."""
@@ -78,7 +93,7 @@ class Rule:
 class Objects:
     """All that a namespace holds in nf_tables. Sets are read for the tables that are asked for."""
 
-    tables: dict[TableKey, bytes] = field(default_factory=dict)  # to the userdata
+    tables: dict[TableKey, Table] = field(default_factory=dict)
     chains: dict[ChainKey, Chain] = field(default_factory=dict)
     rules: dict[ChainKey, list[Rule]] = field(default_factory=dict)
     sets: dict[TableKey, dict[str, tuple[bytes, bytes]]] = field(default_factory=dict)  # to declaration and elements
@@ -113,7 +128,10 @@ def read(channel: Channel, concerns: Callable[[TableKey], bool]) -> Objects:
     dump = channel.dump(GET_TABLE, every)
     for _, start, end in messages(dump):
         values = {span.kind: dump[span.start : span.end] for span in attributes(dump, start + START, end)}
-        found.tables[dump[start + HEADER.size], _text(values[TABLE_NAME])] = values.get(TABLE_USERDATA, b"")
+        flags = int.from_bytes(values.get(TABLE_FLAGS, b""))
+        found.tables[dump[start + HEADER.size], _text(values[TABLE_NAME])] = Table(
+            flags, values.get(TABLE_USERDATA, b"")
+        )
     if not any(map(concerns, found.tables)):
         return found
     _add_chains(found, channel.dump(GET_CHAIN, every), concerns)
@@ -177,7 +195,8 @@ def _rule(dump: bytes, handle: int, userdata: bytes, span: Span | None) -> Rule:
         return data
 
     expressions = rewritten(dump, span.start, span.end, neutral) if span else b""
-    return Rule(handle, expressions, userdata.replace(MARK, b""), MARK in userdata, jump, ends, tuple(sets))
+    raw = (dump[span.start : span.end] if span else b"", userdata)
+    return Rule(handle, expressions, userdata.replace(MARK, b""), MARK in userdata, jump, ends, tuple(sets), raw)
 
 
 def _verdict(data: bytes) -> tuple[int, str | None]:
@@ -236,6 +255,11 @@ def _set_declarations(dump: bytes) -> Iterator[tuple[TableKey, str, bytes]]:
             elif span.kind in (3, 4, 5, 9, 13):  # flags, type and length of the key, description, userdata
                 rest.append(dump[span.start - 4 : span.after])
         yield (dump[start + HEADER.size], table), name, b"".join(rest)
+
+
+def table_request(key: TableKey) -> bytes:
+    """The payload that asks for one table."""
+    return header(key[0]) + text_attribute(TABLE_NAME, key[1])
 
 
 def elements_request(key: TableKey, name: str) -> bytes:

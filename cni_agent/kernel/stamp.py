@@ -11,9 +11,11 @@ from cni_agent.kernel.holdings import Place, WantedChain
 from cni_agent.kernel.netlink import HEADER, Channel, attributes, messages
 
 _RESOURCE: Final = (HEADER.size + 2, HEADER.size + 4)  # low bits of the generation, in every nf_tables message
+_HOOKS: Final = ("prerouting", "input", "forward", "output", "postrouting", "ingress")
 _NUMBERS: Final = (8, 16)  # sequence and port, in every message
 # attributes that differ from namespace to namespace, by the kind of message: handles, positions, use counts, counters
 _VARIABLE: Final = {
+    nf.NEW_TABLE: (nf.TABLE_USE, nf.TABLE_HANDLE),
     nf.NEW_CHAIN: (nf.CHAIN_HANDLE, nf.CHAIN_USE, nf.CHAIN_COUNTERS),
     nf.NEW_RULE: (nf.RULE_HANDLE, nf.RULE_POSITION),
     nf.NEW_SET: (nf.SET_HANDLE,),
@@ -30,22 +32,24 @@ class Layout:
 
     kind: int
     request: bytes
+    along: bytes
     fixed: struct.Struct
     expected: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, kind: int, request: bytes, dump: bytes) -> Self:
-        """The layout of a dump that is known to be right."""
+    def of(cls, channel: Channel, kind: int, request: bytes, along: bytes = b"") -> Self:
+        """The layout of the dump of a namespace that is known to be right."""
+        dump = channel.dump(kind, request, along)
         form, at = ["="], 0
         for start, end in _variable_spans(dump):
             form.append(f"{start - at}s{end - start}x")
             at = end
         fixed = struct.Struct("".join(form) + f"{len(dump) - at}s")
-        return cls(kind, request, fixed, fixed.unpack(dump))
+        return cls(kind, request, along, fixed, fixed.unpack(dump))
 
     def matches(self, channel: Channel) -> bool:
         """Whether the kernel's answer now is the same."""
-        dump = channel.dump(self.kind, self.request)
+        dump = channel.dump(self.kind, self.request, self.along)
         return len(dump) == self.fixed.size and self.fixed.unpack(dump) == self.expected
 
 
@@ -61,7 +65,7 @@ class StampedRule(NamedTuple):
 class Stamp:
     """A minted ruleset for nf_tables."""
 
-    tables: dict[nf.TableKey, bytes]
+    tables: dict[nf.TableKey, nf.Table]
     chains: dict[nf.ChainKey, nf.Chain]
     rules: dict[nf.ChainKey, tuple[StampedRule, ...]]
     heads: dict[nf.ChainKey, int]  # how many rules of a built-in chain stand at its head; the others at its end
@@ -80,6 +84,7 @@ class Stamp:
                 policy_name(chain.policy),
                 [rule.key for rule in self.rules[key]],
                 [rule.text for rule in self.rules[key]],
+                hook_name(chain),
             )
             for key, chain in self.chains.items()
         }
@@ -93,6 +98,16 @@ def place(key: nf.ChainKey) -> Place:
 def policy_name(policy: int | None) -> str | None:
     """A policy as the tools name it."""
     return None if policy is None else "ACCEPT" if policy == nf.ACCEPT else "DROP"
+
+
+def hook_name(chain: nf.Chain) -> str | None:
+    """Where a base chain hangs, as nft writes it."""
+    if not chain.hook:
+        return None
+    values = {span.kind: chain.hook[span.start : span.end] for span in attributes(chain.hook, 0, len(chain.hook))}
+    number, priority = (int.from_bytes(values.get(kind, b""), signed=True) for kind in (1, 2))
+    hook = _HOOKS[number] if number < len(_HOOKS) else number
+    return f"type {chain.kind} hook {hook} priority {priority}"
 
 
 def _variable_spans(dump: bytes) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ from cni_agent.kernel.failure import Failure, KernelRefused, NotAsWritten
 from cni_agent.kernel.holdings import Texts, differences, holds_ours, is_ours, ours
 from cni_agent.kernel.netlink import Channel
 from cni_agent.kernel.stamp import Stamp
-from cni_agent.kernel.transition import concerns_us, held, transition
+from cni_agent.kernel.transition import concerns_us, dormant, held, transition
 
 ATTEMPTS: Final = 5  # commits that other writers may outrun before we give up
 UNTOUCHED: Final = 1  # the generation of a namespace in which nothing was ever committed
@@ -31,17 +31,18 @@ def apply(channel: Channel, stamp: Stamp) -> Outcome:
     for _ in range(ATTEMPTS):
         generation = nf.generation(channel)
         outcome: Outcome = "applied"
-        batch = stamp.fresh
+        batches = [stamp.fresh]
         if generation != UNTOUCHED and channel.dump(nf.GET_TABLE, EVERY):
             if stamp.matches(channel):
                 return "unchanged"
             current = _read(channel)
-            parts = transition(current, stamp)
-            if not parts:
+            batches = _batches(current, stamp)
+            if not batches:
                 return "unchanged"
             outcome = "replaced" if holds_ours(held(current)) else "applied"
-            batch = nf_changes.batch(parts)
-        if _commit(channel, batch, generation):
+        if _commit(channel, batches[0], generation):
+            for batch in batches[1:]:
+                _commit(channel, batch, nf.ANY_GENERATION)
             _verify(channel, stamp)
             return outcome
     raise _outrun()
@@ -51,7 +52,7 @@ def check(channel: Channel, stamp: Stamp, texts: Callable[[], Texts]) -> tuple[D
     """What differs from the stamp. `texts` gives the rules that are there as their tool writes them."""
     if stamp.matches(channel):
         return ()
-    return differences(stamp.wanted(), held(_read(channel)), texts)
+    return _differences(_read(channel), stamp, texts)
 
 
 def clear(channel: Channel) -> bool:
@@ -77,6 +78,16 @@ def leftovers(channel: Channel) -> tuple[Difference, ...]:
     return tuple(Difference("extra", " ".join(table), "rules of another backend") for table in tables)
 
 
+def _batches(current: nf.Objects, stamp: Stamp) -> list[nf_changes.Batch]:
+    """The transactions that lead to the stamp: one, unless a table is dormant and something else is wrong as well.
+
+    Newer kernels (6.18, for one) refuse to wake a table in a transaction that has deleted a base chain of it. To wake
+    comes last, so that what wakes is right.
+    """
+    waking = [nf_changes.wake_table(key, current.tables[key]) for key in dormant(current, stamp)]
+    return [nf_changes.batch(parts) for parts in (transition(current, stamp), waking) if parts]
+
+
 def _commit(channel: Channel, batch: nf_changes.Batch, generation: int) -> bool:
     """Whether the batch was committed; not when somebody else committed first."""
     refusal = channel.commit(batch.framed(generation), batch.last)
@@ -90,9 +101,18 @@ def _commit(channel: Channel, batch: nf_changes.Batch, generation: int) -> bool:
 def _verify(channel: Channel, stamp: Stamp) -> None:
     if stamp.matches(channel):
         return
-    left = differences(stamp.wanted(), held(_read(channel)), lambda: {})
+    left = _differences(_read(channel), stamp, dict)
     if left:
         raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
+
+
+def _differences(current: nf.Objects, stamp: Stamp, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
+    sentence = "it is dormant: no packet gets to its chains"
+    asleep = [
+        Difference("changed", f"{nf.FAMILY_NAMES[family]} {table}", sentence)
+        for family, table in dormant(current, stamp)
+    ]
+    return (*asleep, *differences(stamp.wanted(), held(current), texts))
 
 
 def _outrun() -> Failure:

@@ -5,10 +5,11 @@ of our old ones, or before what came later and takes packets past them; where th
 iptables-restore would put them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from cni_agent.kernel import nf_changes
 from cni_agent.kernel import nf_tables as nf
+from cni_agent.kernel.failure import Failure
 from cni_agent.kernel.holdings import (
     OUR_TABLES,
     Held,
@@ -20,7 +21,7 @@ from cni_agent.kernel.holdings import (
     residents,
     successor,
 )
-from cni_agent.kernel.stamp import Stamp, place, policy_name
+from cni_agent.kernel.stamp import Stamp, hook_name, place, policy_name
 from cni_agent.names import BUILT_IN_CHAINS, NFT_TABLES
 
 
@@ -33,6 +34,7 @@ def held(current: nf.Objects) -> Held:
                 HeldRule(rule.key(current.contents(key[:2])), rule.marked, rule.jump, rule.ends, born=rule.handle)
                 for rule in current.rules[key]
             ],
+            hook_name(chain),
         )
         for key, chain in current.chains.items()
     }
@@ -61,6 +63,11 @@ def transition(current: nf.Objects, stamp: Stamp | None) -> list[bytes]:
     return parts
 
 
+def dormant(current: nf.Objects, stamp: Stamp) -> list[nf.TableKey]:
+    """Tables of the stamp that are there and whose chains no packet gets to."""
+    return [key for key in stamp.tables if key in current.tables and current.tables[key].flags & nf.DORMANT]
+
+
 def _iptables_table(table: nf.TableKey, current: nf.Objects, holding: Held, stamp: Stamp | None) -> Iterator[bytes]:
     chains = [key for key in current.chains if key[:2] == table]
     wanted = {key: chain for key, chain in stamp.chains.items() if key[:2] == table} if stamp else {}
@@ -72,12 +79,16 @@ def _iptables_table(table: nf.TableKey, current: nf.Objects, holding: Held, stam
     if stamp and wanted:
         yield from _wanted_chains(table, wanted, current, stamp)
     yield from (nf_changes.flush_chain(key) for key in chains if is_ours(place(key)))
+    anew = [key for key in wanted if stamp and _hangs_elsewhere(key, stamp, current) and not is_ours(place(key))]
     for key in wanted:
         assert stamp is not None
         following = successor(place(key), holding, own.get(key, ()))
-        yield from _rules(key, stamp, before=0 if following is None else current.rules[key][following].handle)
+        if key in anew:
+            yield from _anew(key, stamp, current.rules[key], own[key], following)
+        else:
+            yield from _rules(key, stamp, before=0 if following is None else current.rules[key][following].handle)
     for key in chains:
-        if not is_ours(place(key)):
+        if not is_ours(place(key)) and key not in anew:
             yield from (nf_changes.delete_rule(key, current.rules[key][index].handle) for index in own[key])
     for key in chains:
         emptied = bool(own[key]) and _nothing_foreign([key], own, current)
@@ -92,8 +103,37 @@ def _wanted_chains(
         yield nf_changes.new_table(table, stamp.tables[table])
     for key, chain in wanted.items():
         there = current.chains.get(key)
-        if there is None or there.policy != chain.policy:
+        if there is None or (there.seat == chain.seat and there.policy != chain.policy):
             yield nf_changes.new_chain(key, chain)
+        elif there.seat != chain.seat and is_ours(place(key)):
+            yield from (nf_changes.flush_chain(key), nf_changes.delete_chain(key), nf_changes.new_chain(key, chain))
+
+
+def _hangs_elsewhere(key: nf.ChainKey, stamp: Stamp, current: nf.Objects) -> bool:
+    """Whether a chain in which rules of ours belong is there, but not on its hook."""
+    there = current.chains.get(key)
+    return there is not None and bool(stamp.rules[key]) and there.seat != stamp.chains[key].seat
+
+
+def _anew(
+    key: nf.ChainKey, stamp: Stamp, there: Sequence[nf.Rule], own: Sequence[int], following: int | None
+) -> Iterator[bytes]:
+    """A chain that we share with others, on its hook: their rules are written again, ours before one that follows."""
+    if any(name.startswith("__") for index, rule in enumerate(there) if index not in own for name in rule.sets):
+        message = (
+            f"{place(key)} hangs on another hook and has a rule with a set of its own, which cannot be written again"
+        )
+        raise Failure("foreign-chain", f"{message}; take that rule away: nft -a list chain {place(key)}")
+    yield from (nf_changes.flush_chain(key), nf_changes.delete_chain(key), nf_changes.new_chain(key, stamp.chains[key]))
+    payloads, at_head = [rule.payload for rule in stamp.rules[key]], stamp.heads.get(key, 0)
+    rules = payloads[:at_head]
+    for index, rule in enumerate(there):
+        if index == following:
+            rules += payloads[at_head:]
+        if index not in own:
+            rules.append(nf_changes.copied(rule))
+    rules += payloads[at_head:] if following is None else []
+    yield from (nf_changes.new_rule(key, payload) for payload in rules)
 
 
 def _rules(key: nf.ChainKey, stamp: Stamp, *, before: int) -> Iterator[bytes]:

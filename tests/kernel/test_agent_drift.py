@@ -47,7 +47,12 @@ def test_an_upgrade_that_changes_the_backend_is_no_drift(cgroup: Node, tmp_path:
 
 @pytest.mark.parametrize(
     "damage",
-    ["nft flush ruleset", "iptables-nft -t nat -F ISTIO_OUTPUT", "iptables-nft -t nat -I ISTIO_OUTPUT -j RETURN"],
+    [
+        "nft flush ruleset",
+        "iptables-nft -t nat -F ISTIO_OUTPUT",
+        "iptables-nft -t nat -I ISTIO_OUTPUT -j RETURN",
+        "nft 'add table ip nat { flags dormant; }'",
+    ],
 )
 @in_node
 def test_drift_is_repaired_when_it_happens(cgroup: Node, tmp_path: Path, damage: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cni_agent.kernel.failure import KernelRefused
 from cni_agent.kernel.mint import listed_texts, saved_texts
 from cni_agent.kernel.netlink import (
+    ALONG,
     ATTEMPTS,
     DONE_KIND,
     ERROR_KIND,
@@ -21,9 +22,10 @@ from cni_agent.kernel.netlink import (
     attributes,
     message,
     messages,
+    question,
 )
 from cni_agent.kernel.nf_changes import batch, flush_chain, new_rule, new_table
-from cni_agent.kernel.nf_tables import IPV4
+from cni_agent.kernel.nf_tables import IPV4, Table
 
 KIND = 100
 
@@ -85,6 +87,14 @@ def test_a_dump_that_was_interrupted_is_taken_again(kernel: Kernel) -> None:
     assert caught.value.reason == "busy"
 
 
+def test_questions_sent_along_with_a_dump_are_answered_before_it(kernel: Kernel) -> None:
+    table, chain = message(KIND, 0, b"tabl", ALONG), message(KIND, 2, b"chai")
+    channel = kernel.answers(table, error(errno.ENOENT, ALONG), chain, DONE)
+    asked = question(KIND, b"") * 2
+    assert channel.dump(KIND, b"", along=asked) == table + chain
+    assert kernel.theirs.recv(4096).startswith(asked)
+
+
 def test_the_first_refusal_of_a_batch_is_the_one_that_is_told(kernel: Kernel) -> None:
     channel = kernel.answers(error(errno.ENOENT, 3, "no such thing"), error(errno.EINVAL, 4), error(0, 9))
     refusal = channel.commit(b"batch", last=9)
@@ -102,7 +112,7 @@ def test_a_batch_that_is_refused_whole_or_not_answered_does_not_wait(kernel: Ker
 
 
 def test_errors_of_a_batch_name_the_object() -> None:
-    made = batch([new_table((IPV4, "nat"), b""), flush_chain((IPV4, "nat", "ISTIO_OUTPUT"))])
+    made = batch([new_table((IPV4, "nat"), Table(0, b"")), flush_chain((IPV4, "nat", "ISTIO_OUTPUT"))])
     assert [made.describe(number) for number in (1, 2, 3)] == [
         "adding table ip nat",
         "deleting a rule from ip nat ISTIO_OUTPUT",
@@ -111,7 +121,9 @@ def test_errors_of_a_batch_name_the_object() -> None:
 
 
 def test_a_module_is_missed_only_where_something_is_added(kernel: Kernel) -> None:
-    made = batch([new_table((IPV4, "nat"), b""), flush_chain((IPV4, "nat", "X")), new_rule((IPV4, "nat", "X"), b"")])
+    made = batch(
+        [new_table((IPV4, "nat"), Table(0, b"")), flush_chain((IPV4, "nat", "X")), new_rule((IPV4, "nat", "X"), b"")]
+    )
     told = [made.refused(Refusal(errno.ENOENT, number, "")) for number in (1, 2, 3)]
     assert [error.reason for error in told] == ["missing-in-kernel", "kernel-refused", "missing-in-kernel"]
     assert ["modprobe" in str(error) for error in told] == [True, False, True]
