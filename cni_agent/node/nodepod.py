@@ -38,7 +38,9 @@ class NodePod:
         default_factory=time.time
     )  # wall clock, of the verdict: to be shown, never to be reckoned with
     settled: float = field(default_factory=time.monotonic)  # the same moment, for reckoning
-    seen: float | None = None  # monotonic, of its first container; None when it was there before us
+    # monotonic, of its first container, or of the end of the init containers that it waited for; None when it was there
+    # before us
+    seen: float | None = None
     proven: float | None = None  # monotonic, of its namespace
     milliseconds: float | None = None  # from seen to verified
     drifts: int = 0

@@ -133,6 +133,8 @@ class Reconciler:
                 if goal.outcome == Outcome.WAITING_FOR_SANDBOX:
                     self._preparing.pod(pod)
                 return
+            if record.seen is not None and record.verdict.outcome == Outcome.WAITING_FOR_INIT:
+                record.seen = time.monotonic()  # its init containers are none of our time
             if self._holding.hold(record, pod):
                 return self._turn(record)  # of a new sandbox, for which all is to be asked anew
         except Invalid as invalid:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -593,6 +594,20 @@ async def test_before_app_begins_anew_with_a_new_sandbox(world: World, reconcile
     ended = ContainerStatus("migrate", "m2", exit_code=0, restarts=1)
     reconciler.pod_changed(before_app(ended, ENDED[1], phase="Running", statuses=runs.statuses))
     await until(lambda: 2 in world.held)
+
+
+@scenario
+async def test_the_applications_init_containers_are_none_of_our_time(world: World, reconciler: Reconciler) -> None:
+    world.inodes, world.living = {"a": 1}, {"m1"}
+    reconciler.sandbox_changed("a")
+    reconciler.pod_changed(before_app(ContainerStatus("migrate", "m1", running=True)))
+    seen = reconciler.pods["a"].seen
+    assert seen is not None
+    await asyncio.sleep(0.01)
+    due = time.monotonic()
+    reconciler.pod_changed(before_app(ENDED[0]))
+    await until(lambda: world.outcomes()[-1] == "Captured")
+    assert (reconciler.pods["a"].seen or 0) >= due > seen
 
 
 @scenario
