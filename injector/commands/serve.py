@@ -118,7 +118,11 @@ def serve(
 
     if workers == 1:
         sys.exit(work(0, None))
-    sys.exit(Supervisor(workers, work, drain_delay + IN_FLIGHT + 5.0).run())
+
+    def beats(number: int) -> int:
+        return scoreboard.rows[number]["beats"]
+
+    sys.exit(Supervisor(workers, work, drain_delay + IN_FLIGHT + 5.0, beats).run())
 
 
 def _cluster(kubeconfig: str | None, namespace: str, options: Options, given: FileSource) -> Source:

@@ -19,6 +19,7 @@ READ: Final = ("configmaps", "proxyconfigs", "nodes", "namespaces")  # resources
 
 FIELDS: Final = (
     "pid",
+    "beats",  # counts up while the worker's event loop turns
     "ready",  # 1 while the worker serves with settings and a certificate
     "requests",
     "success",

@@ -18,6 +18,7 @@ from injector.serving.source import Current, Options
 
 log = logging.getLogger(__name__)
 
+BEAT: Final = 1.0  # seconds between two signs of life
 IN_FLIGHT: Final = 20.0  # seconds that a request in progress is given when draining
 
 
@@ -75,6 +76,7 @@ class Worker:
                 self._serve(stopping),
                 self._plan.source.follow(self._current),
                 self._certificate.follow(self._row),
+                self._beat(),
             )
         finally:
             self._row["ready"] = 0
@@ -106,6 +108,11 @@ class Worker:
 
     async def _prepared(self) -> None:
         await asyncio.gather(self._current.applied.wait(), self._certificate.loaded.wait())
+
+    async def _beat(self) -> None:
+        while True:
+            self._row.add("beats")
+            await asyncio.sleep(BEAT)
 
     def _stop_signal(self) -> asyncio.Event:
         stopping = asyncio.Event()

@@ -12,16 +12,26 @@ log = logging.getLogger(__name__)
 
 STEADY: Final = 5.0  # seconds; a worker that lived shorter is replaced with growing delay
 LONGEST_DELAY: Final = 5.0
+LOOK: Final = 5.0  # seconds between two looks at whether workers live
+HUNG: Final = 6  # looks without a beat; looks and not seconds, since a frozen container freezes us too
 _SIGNALS: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 
 class Supervisor:
     """Keeps `count` workers alive. Has no threads and no event loop, so that forking is safe at any time."""
 
-    def __init__(self, count: int, run: Callable[[int, int], int], patience: float) -> None:
-        """`run(number, parent)` is a worker's whole life and gives its exit code; `patience` bounds the drain."""
+    def __init__(
+        self, count: int, run: Callable[[int, int], int], patience: float, beats: Callable[[int], int]
+    ) -> None:
+        """`run(number, parent)` is a worker's whole life and gives its exit code; `patience` bounds the drain.
+
+        `beats(number)` counts up for as long as the worker's event loop turns.
+        """
         self._run = run
         self._patience = patience
+        self._beats = beats
+        self._silent: dict[int, tuple[int, int]] = {}  # pid: beats at the last look, looks since they changed
+        self._next_look = 0.0
         self._running: dict[int, tuple[int, float]] = {}  # pid: number, start
         self._due: dict[int, float] = dict.fromkeys(range(count), 0.0)  # number: when to start it
         self._delay = dict.fromkeys(range(count), 0.0)
@@ -34,10 +44,13 @@ class Supervisor:
         gc.freeze()  # what is imported by now is not touched by collections in workers, and so stays shared
         while True:
             self._start_due()
-            waiting = min((due - time.monotonic() for due in self._due.values()), default=60.0)
+            waiting = min((*self._due.values(), self._next_look)) - time.monotonic()
             received = signal.sigtimedwait(_SIGNALS, max(0.0, waiting))
             for pid, code in self._ended():
                 self._replace(pid, code)
+            if time.monotonic() >= self._next_look:
+                self._end_hung()
+                self._next_look = time.monotonic() + LOOK
             if received and received.si_signo != signal.SIGCHLD:
                 return self._drain()
 
@@ -72,6 +85,17 @@ class Supervisor:
                 return
             if pid in self._running:
                 yield pid, os.waitstatus_to_exitcode(status)
+
+    def _end_hung(self) -> None:
+        """Kills workers whose event loop stands still: the kernel would go on to give them connections."""
+        before, self._silent = self._silent, {}
+        for pid, (number, _) in self._running.items():
+            beats = self._beats(number)
+            at_last_look, looks = before.get(pid, (beats, 0))
+            self._silent[pid] = (beats, looks + 1 if beats == at_last_look else 0)
+            if self._silent[pid][1] >= HUNG:
+                log.error("worker hangs, and is ended", extra={"worker": number, "pid": pid})
+                os.kill(pid, signal.SIGKILL)
 
     def _replace(self, pid: int, code: int) -> None:
         number, started = self._running.pop(pid)

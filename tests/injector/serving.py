@@ -158,9 +158,9 @@ class Injector:
 
 
 @contextmanager
-def serving(certificates: Path, *arguments: str) -> Iterator[Injector]:
+def serving(certificates: Path, *arguments: str, program: tuple[str, ...] = ("-m", "injector")) -> Iterator[Injector]:
     """Starts `injector serve` on free ports of loopback, and ends it."""
-    command = [sys.executable, "-m", "injector", "serve", "--address", "127.0.0.1:0"]
+    command = [sys.executable, *program, "serve", "--address", "127.0.0.1:0"]
     command += ["--metrics-address", "127.0.0.1:0", "--drain-delay", "0"]
     command += ["--tls-cert", str(certificates / "tls.crt"), "--tls-key", str(certificates / "tls.key")]
     command += ["--log-format", "text", *arguments]

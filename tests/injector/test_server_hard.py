@@ -219,6 +219,33 @@ def test_a_worker_that_dies_is_replaced_and_counts_go_on(certificates: Path) -> 
         assert injector.process.wait(PATIENCE) == 0
 
 
+IMPATIENT = """
+import runpy
+import injector.serving.workers
+injector.serving.workers.LOOK = 1.0
+runpy.run_module("injector", run_name="__main__")
+"""
+
+
+def test_a_worker_that_hangs_is_replaced(certificates: Path) -> None:
+    with serving(certificates, "--workers", "2", program=("-c", IMPATIENT)) as injector:
+        injector.wait_for("serving ")
+        victim, other = injector.workers()
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            assert f"pid={victim}" in injector.wait_for("worker hangs, and is ended")
+        except BaseException:
+            os.kill(victim, signal.SIGKILL)  # it would outlive us
+            raise
+        injector.wait_for("worker ended")
+        injector.wait_for("serving ")
+        assert victim not in injector.workers()
+        assert other in injector.workers()
+        asyncio.run(served(injector))
+        injector.process.terminate()
+        assert injector.process.wait(PATIENCE) == 0
+
+
 def test_workers_go_when_their_supervisor_is_killed(certificates: Path) -> None:
     with serving(certificates, "--workers", "2") as injector:
         injector.wait_for("serving ")
