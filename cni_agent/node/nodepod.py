@@ -47,6 +47,7 @@ class NodePod:
     repairs: int = 0  # in a row
     repaired: float = float("-inf")  # monotonic, of the last one
     failures: int = 0  # in a row
+    starting: float | None = None  # monotonic, of the first look that found it so, while it is
     # its turn: one at a time
     busy: bool = False  # a thread works in its namespace, or will when its turn comes
     working_since: float | None = None  # monotonic, once a thread works

@@ -28,9 +28,9 @@ def is_starting(failure: Failure) -> bool:
     return isinstance(failure, Refused) and failure.reason in STARTING
 
 
-def is_over(failures: int) -> bool:
+def is_over(seconds: float) -> bool:
     """Whether a pod has been starting for so long that something must be wrong."""
-    return _FIRST_LOOK * _LOOKS_GROW ** min(failures, 60) > _STARTS / 4
+    return seconds > _STARTS
 
 
 def wait(failure: Failure, failures: int) -> float:

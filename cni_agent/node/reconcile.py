@@ -129,6 +129,7 @@ class Reconciler:
             goal = wanted(pod, record.decided(), present=present, captured=record.applied is not None)
             if isinstance(goal, Verdict):
                 self._holding.release(record)
+                record.starting = None
                 self._settle(record, goal)
                 if goal.outcome == Outcome.WAITING_FOR_SANDBOX:
                     self._preparing.pod(pod)
@@ -208,7 +209,7 @@ class Reconciler:
         self._preparing.ipv6 = done.capture.ipv6
         record.applied, record.own_addresses = done.capture, done.own_addresses
         record.fixed = record.fixed or replace(done.capture, ipv6=False)
-        record.failures, record.compared = 0, done.moment
+        record.failures, record.starting, record.compared = 0, None, done.moment
         if first and record.seen is not None:
             record.milliseconds = (done.moment - record.seen) * 1000
         if done.result == "unchanged" and not first and record.verdict.outcome in IN_PLACE:
@@ -247,8 +248,10 @@ class Reconciler:
             record.compare = record.again = True
 
     def _failed(self, record: NodePod, failure: Failure) -> None:
+        now = time.monotonic()
         record.failures += 1
-        if patience.is_starting(failure) and not patience.is_over(record.failures):
+        record.starting = (record.starting or now) if patience.is_starting(failure) else None
+        if record.starting is not None and not patience.is_over(now - record.starting):
             verdict = Verdict(Outcome.WAITING_FOR_SANDBOX, _STARTING, str(failure))
         elif isinstance(failure, Refused | NetnsRefused):
             self._holding.release(record)

@@ -648,6 +648,24 @@ async def test_before_app_after_a_restart_of_the_agent(world: World, reconciler:
     assert reconciler.pods["a"].netns is not None
 
 
+@pytest.mark.parametrize("why", [Refusal.NO_PROCESS, Refusal.HOST_NAMESPACE])
+def test_a_start_that_does_not_end_is_told_in_time(monkeypatch: pytest.MonkeyPatch, why: Refusal) -> None:
+    """However seldom it is looked at, and whatever containers come and go meanwhile."""
+    monkeypatch.setattr(patience, "_STARTS", 0.3)
+
+    @scenario
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.inodes, world.refuse = {"a": 1}, {"a": why}
+        reconciler.pod_changed(pod())
+        async with asyncio.timeout(20):
+            while not world.told:
+                await asyncio.sleep(0.05)
+                reconciler.sandbox_changed("a")
+        assert world.told == [("a", "Refused", why)]
+
+    test()
+
+
 def test_waits_grow_and_end() -> None:
     starting, broken = Refused(Refusal.HOST_NAMESPACE, ""), Failure("x", "")
     looks = [patience.wait(starting, count) for count in range(1, 200)]
@@ -658,5 +676,3 @@ def test_waits_grow_and_end() -> None:
     assert max(retries) <= 36 and retries[0] < 0.1
     assert patience.is_starting(starting) and not patience.is_starting(broken)
     assert patience.wait(Refused(Refusal.NO_PROCESS, ""), 10) > 10 * looks[9] / 2  # inotify tells of those
-    waited = [sum(looks[:count]) for count in range(1, 60)]
-    assert 5 < next(waited[count - 1] for count in range(1, 60) if patience.is_over(count)) < 20
