@@ -65,12 +65,12 @@ def relative(folder: Path, start: Path) -> str:
 def ready(kube: Cluster) -> None:
     kube.kubectl("-n", SYSTEM, "rollout", "status", "daemonset/cni-agent", "--timeout=90s")
     kube.kubectl("-n", SYSTEM, "rollout", "status", "deployment/initless-injector", "--timeout=90s")
-    until("the API server trusts the injector", lambda: trusted(kube))
+    until("the API server trusts the injector", lambda: trusted(kube, "initless-injector"))
 
 
-def trusted(kube: Cluster) -> bool:
-    configuration = kube.get("mutatingwebhookconfiguration", "initless-injector")
-    return all(entry["clientConfig"].get("caBundle") for entry in configuration["webhooks"])
+def trusted(kube: Cluster, *names: str) -> bool:
+    found = [kube.get("mutatingwebhookconfiguration", name) for name in names]
+    return all(entry["clientConfig"].get("caBundle") for one in found for entry in one["webhooks"])
 
 
 def uninstall(kube: Cluster) -> None:

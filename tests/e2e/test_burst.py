@@ -16,8 +16,8 @@ COUNT = 60
 LIGHT = {"proxy.istio.io/config": json.dumps({"proxyMetadata": {"STAND_IN_PROXY": "light"}})}
 
 
-@pytest.mark.timeout(600)
-def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh) -> None:
+@pytest.mark.timeout(900)
+def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh, capsys: pytest.CaptureFixture[str]) -> None:
     meshed, plain = mesh.meshed(), mesh.namespace()
     same = uninjected(kube, meshed)
     without = start(kube, plain, [named(same, f"web-{number}") for number in range(COUNT)])
@@ -29,14 +29,18 @@ def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh) -> None:
     assert len(pods) == COUNT
     captured = agent.capture_times(kube, log_begins)
     ahead = {one["metadata"]["name"]: validation_began(kube, one) - captured[one["metadata"]["uid"]] for one in pods}
-    print(
-        f"\n{COUNT} pods at once, seconds until all are ready: {with_initless:.1f} with Initless, {without:.1f} the"
-        f" same pods without (ratio {with_initless / without:.2f}); captured {min(ahead.values()) * 1000:.0f} ms"
-        f" (least) and {statistics.median(ahead.values()) * 1000:.0f} ms (median) before istio-validation's first word"
-    )
+    with capsys.disabled():  # the figure is what this test is run for
+        print(
+            f"\n{COUNT} pods at once, seconds until all are ready: {with_initless:.1f} with Initless, {without:.1f} the"
+            f" same pods without (ratio {with_initless / without:.2f}); captured {min(ahead.values()) * 1000:.0f} ms"
+            f" (least) and {statistics.median(ahead.values()) * 1000:.0f} ms (median) before istio-validation's first word"
+        )
     assert {name: early for name, early in ahead.items() if early <= 0} == {}, "istio-validation was there first"
     restarts = {status_of(one, found["name"])["restartCount"] for one in pods for found in containers(one)}
     assert restarts == {0}
+    for namespace in (meshed, plain):  # a kubelet that has 120 pods to stop is late for whoever comes next
+        kube.kubectl("delete", "pods", "--all", "-n", namespace, "--wait=false")
+    until("they are gone", lambda: not kube.pods(meshed) and not kube.pods(plain), 300, pause=1)
 
 
 def start(kube: Cluster, namespace: str, pods: list[Object]) -> float:

@@ -63,7 +63,8 @@ def test_a_revision_and_its_tag_by_helm(kube: Cluster, mesh: Mesh) -> None:
         kube.kubectl("label", "namespace", by_tag, "istio.io/rev=prod")
         kube.kubectl("label", "namespace", by_default, "istio.io/rev=default")
         until(
-            "the API server trusts it", lambda: trusted(kube, "initless-injector-canary", "initless-revision-tag-prod")
+            "the API server trusts it",
+            lambda: deployment.trusted(kube, "initless-injector-canary", "initless-revision-tag-prod"),
         )
         for namespace, revision in ((by_revision, "canary"), (by_tag, "canary"), (by_default, "default")):
             until("the API server knows of it", lambda: is_injected(kube, namespace), 20)  # noqa: B023
@@ -78,11 +79,6 @@ def test_a_revision_and_its_tag_by_helm(kube: Cluster, mesh: Mesh) -> None:
 
 def helm(*arguments: str) -> None:
     subprocess.run(["helm", *arguments], check=True, capture_output=True, text=True)
-
-
-def trusted(kube: Cluster, *names: str) -> bool:
-    found = [kube.get("mutatingwebhookconfiguration", name) for name in names]
-    return all(entry["clientConfig"].get("caBundle") for one in found for entry in one["webhooks"])
 
 
 def test_without_an_injector_only_meshed_namespaces_stop(kube: Cluster, mesh: Mesh) -> None:

@@ -20,7 +20,12 @@ class Echo(BaseHTTPRequestHandler):
     """Says what it sees of the connection."""
 
     def do_GET(self) -> None:
-        body = json.dumps({"peer": self.client_address[0].removeprefix("::ffff:"), "path": self.path}).encode()
+        seen = {
+            "peer": self.client_address[0].removeprefix("::ffff:"),
+            "path": self.path,
+            "certificate": self.headers.get("X-Forwarded-Client-Cert", ""),  # what the peer's proxy proved to ours
+        }
+        body = json.dumps(seen).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
