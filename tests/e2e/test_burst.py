@@ -33,7 +33,7 @@ def test_sixty_pods_at_once(kube: Cluster, mesh: Mesh, capsys: pytest.CaptureFix
         print(
             f"\n{COUNT} pods at once, seconds until all are ready: {with_initless:.1f} with Initless, {without:.1f} the"
             f" same pods without (ratio {with_initless / without:.2f}); captured {min(ahead.values()) * 1000:.0f} ms"
-            f" (least) and {statistics.median(ahead.values()) * 1000:.0f} ms (median) before istio-validation's first word"
+            f" (least) and {statistics.median(ahead.values()) * 1000:.0f} ms (median) before istio-validation spoke"
         )
     assert {name: early for name, early in ahead.items() if early <= 0} == {}, "istio-validation was there first"
     restarts = {status_of(one, found["name"])["restartCount"] for one in pods for found in containers(one)}
