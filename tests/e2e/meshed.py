@@ -83,20 +83,16 @@ class Mesh:
         self._stem = re.sub(r"[^a-z0-9]+", "-", test.removeprefix("test_").lower()).strip("-")[:40].strip("-")
         self._made: list[str] = []
 
-    def namespace(self, **labels: str) -> str:
-        """A namespace with these labels (`istio_injection` stands for istio-injection), and istiod's root in it."""
+    def namespace(self, *, root: bool = True, **labels: str) -> str:
+        """A namespace with these labels (`istio_injection` for istio-injection) and, as by istiod, its root in it."""
         name = f"e2e-{self._stem}-{next(_number)}"
         self._made.append(name)
         written = {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()}
-        self.kube.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": written}},
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": "istio-ca-root-cert", "namespace": name},
-                "data": {"root-cert.pem": ""},
-            },
-        )
+        self.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": written}})
+        if root:
+            metadata = {"name": "istio-ca-root-cert", "namespace": name}
+            data = {"root-cert.pem": ""}
+            self.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
         until("its service account", lambda: self.kube.try_kubectl("get", "sa", "default", "-n", name).returncode == 0)
         return name
 
