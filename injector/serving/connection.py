@@ -11,6 +11,7 @@ from typing import Final, cast
 import httptools
 
 from cni_agent.invalid import shown
+from injector.serving.crowd import Crowd
 from injector.serving.message import (
     INCOMPLETE,
     MAX_BODY,
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD: Final = 16 << 10  # bytes of the request line and all headers
 MAX_REQUEST: Final = 2 * MAX_BODY  # bytes of a request with the framing of its chunks
-LARGE: Final = 256 << 10  # bytes; a body above this needs one of the few places for large ones
+LARGE: Final = 32 << 10  # bytes; a body above this needs one of the few places for large ones; few reviews do
 # Longer than the 90 seconds after which the API server closes an idle connection (apimachinery util/net takes the
 # IdleConnTimeout of Go's http.DefaultTransport), so that it is never we who close
 # one at the moment that it is being used again.
@@ -43,7 +44,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, service: Service, open_connections: set["Connection"], places: Places) -> None:
+    def __init__(self, service: Service, open_connections: Crowd["Connection"], places: Places) -> None:
         self._service = service
         self._open = open_connections
         self._places = places
@@ -55,7 +56,9 @@ class Connection(asyncio.Protocol):
         self._received = 0  # bytes of a request that came in several pieces
         self._whole: list[Request] = []
         self._deaf = False  # what still comes is dropped
-        self.deadline = self._now() + KEEP_ALIVE
+        self.proven = False
+        self.since = self._now()
+        self.deadline = self.since + TIMEOUT
 
     @property
     def in_progress(self) -> bool:
@@ -159,7 +162,9 @@ class Connection(asyncio.Protocol):
     def _answer_whole(self) -> None:
         whole, self._whole = self._whole, []
         self._places.leave(self.transport)
-        self.deadline = self._now() + KEEP_ALIVE
+        self.proven = True
+        self.since = self._now()
+        self.deadline = self.since + KEEP_ALIVE
         for request in whole:
             close = not request.keep_alive or self._service.draining
             self._write(request, self._service.answer(request), close=close)
@@ -173,7 +178,8 @@ class Connection(asyncio.Protocol):
         request = self._request
         assert request is not None
         if not self._received:
-            self.deadline = self._now() + TIMEOUT
+            self.since = self._now()
+            self.deadline = self.since + TIMEOUT
         self._received += received
         if not self._head_done:
             if self._received > MAX_HEAD:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
@@ -11,19 +10,17 @@ from typing import Final, NamedTuple
 from cni_agent.invalid import Invalid, Violation
 from cni_agent.values import Refused, number
 from injector.serving.connection import Connection
+from injector.serving.crowd import Crowd
 from injector.serving.message import Service
 from injector.serving.places import Places
 
-log = logging.getLogger(__name__)
-
 BACKLOG: Final = 1024
 HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
-MAX_CONNECTIONS: Final = 2048  # a worker's; the API server needs tens
 SWEEP: Final = 1.0  # seconds between two looks at what has taken too long
 GOODBYE: Final = 1.0  # seconds for a client to hear that the connection ends
-# asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: 2000 idle clients
-# would take half a gigabyte. A TLS record has at most 16 KiB, so this still takes four of them at once.
-TLS_BUFFER: Final = 64 << 10
+# asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: a thousand idle
+# clients would take all the memory that we have. A TLS record has at most 16 KiB, and few reviews have more.
+TLS_BUFFER: Final = 16 << 10
 
 
 class Address(NamedTuple):
@@ -82,19 +79,12 @@ def _bind(option: str, address: Address, *, shared: bool) -> socket.socket:
     return bound
 
 
-class _TurnedAway(asyncio.Protocol):
-    """For the connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
 class Listener:
     """An HTTP server on one socket: accepts until it is closed, then lets what was begun come to its end."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._connections: set[Connection] = set()
+        self._connections: Crowd[Connection] = Crowd()
         self._places = Places()
 
     async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
@@ -105,15 +95,13 @@ class Listener:
             sock=bound,
             ssl=tls,
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
+            ssl_shutdown_timeout=GOODBYE if tls else None,
             backlog=BACKLOG,
         )
         self._sweeping = asyncio.ensure_future(self._sweep())
 
     def _connection(self) -> asyncio.Protocol:
-        if len(self._connections) < MAX_CONNECTIONS:
-            return Connection(self._service, self._connections, self._places)
-        log.warning("connection refused: too many are open", extra={"limit": MAX_CONNECTIONS})
-        return _TurnedAway()
+        return Connection(self._service, self._connections, self._places)
 
     async def _sweep(self) -> None:
         """One look at all connections now and then is cheaper than a timer for each request."""

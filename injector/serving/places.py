@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-LARGE_AT_ONCE: Final = 16
+LARGE_AT_ONCE: Final = 8
 
 
 class Places:

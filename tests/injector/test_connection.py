@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from injector.serving import connection, listen
 from injector.serving.listen import Address, Listener, bind
 from injector.serving.message import Request, Response
 
@@ -117,3 +118,33 @@ def test_a_head_has_no_body() -> None:
 def test_answers_come_in_order_however_the_requests_are_cut(size: int) -> None:
     sent = (GOOD[0] + GOOD[1]) * 3 + GOOD[3]
     assert asyncio.run(once(sent, size)).count(b" hello") == 6
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /inject HTTP/1.1\r\nHost: a", b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhe"]
+)
+def test_a_request_has_only_so_long_to_come(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the first one, of a client that has said nothing yet; who has asked before may be idle for longer."""
+    monkeypatch.setattr(connection, "TIMEOUT", 0.3)
+    monkeypatch.setattr(connection, "LINGER", 0.3)
+    monkeypatch.setattr(listen, "SWEEP", 0.05)
+
+    async def run() -> None:
+        [bound] = bind("--address", Address("127.0.0.1", 0), 1)
+        listener = Listener(Echo())
+        await listener.start(bound)
+        known_reader, known = await asyncio.open_connection(*bound.getsockname())
+        known.write(GOOD[0])
+        await known_reader.readuntil(b" hello")
+        reader, writer = await asyncio.open_connection(*bound.getsockname())
+        writer.write(sent)
+        received = await asyncio.wait_for(reader.read(), 60)
+        assert received.startswith(b"HTTP/1.1 408") if b"\r\n\r\n" in sent else not received
+        known.write(GOOD[0])
+        await known_reader.readuntil(b" hello")
+        for open_one in (writer, known):
+            open_one.close()
+            await open_one.wait_closed()
+        await listener.close(1.0)
+
+    asyncio.run(run())
