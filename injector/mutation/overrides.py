@@ -94,7 +94,7 @@ class Overrides:
         if not self._stock and where == "containers":  # a user's native sidecar that is none any more
             overlay = {key: value for key, value in overlay.items() if key != "restartPolicy"}
         self._draft.put(where, overlay)
-        place = self._draft.find(overlay["name"], (where,))
+        place = self._draft.find(overlay.get("name", ""), (where,))
         assert place is not None
         place[1].content = with_canonical_resources(dict(self._draft.content(*place)))
 

@@ -170,3 +170,13 @@ def test_a_users_volume_whose_name_is_no_text_is_refused(annotation: str, name: 
     }
     response = msgspec.json.decode(review(as_review(pod), ALL_SETTINGS[0], "/inject").body)["response"]
     assert f"annotation {annotation}: expected a text as name" in response["status"]["message"]
+
+
+def test_a_container_without_a_name_gets_an_answer() -> None:
+    """Of the grpc-agent template, which adds to each of the application's containers. The API server refuses it."""
+    pod = {
+        "metadata": {"annotations": {"inject.istio.io/templates": "grpc-agent"}},
+        "spec": {"containers": [{"name": "app"}, {"image": "app:1", "env": [{"name": "A", "value": "b"}]}]},
+    }
+    for chosen in ALL_SETTINGS:
+        check(review(as_review(pod), chosen, "/inject"))
