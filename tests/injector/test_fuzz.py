@@ -1,6 +1,6 @@
 """Whatever the bytes and whatever the pod: one well-formed AdmissionReview, never an exception.
 
-A few seconds in a normal run. A million inputs, other ones each time, take an hour on one core:
+A few seconds in a normal run. A million inputs, other ones each time, take about a quarter of an hour of CPU:
 INITLESS_FUZZ=1000000 scripts/test tests/injector/test_fuzz.py --timeout 0
 What failed is named by its seed, which repeats it: case(SEED), valid_pod(SEED) or twice(SEED).
 """
