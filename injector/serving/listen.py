@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
@@ -14,8 +15,12 @@ from injector.serving.crowd import Crowd
 from injector.serving.message import Service
 from injector.serving.places import Places
 
+log = logging.getLogger(__name__)
+
 BACKLOG: Final = 1024
 HANDSHAKE_TIMEOUT: Final = 10.0  # seconds; a client that does not finish TLS by then is cut off
+MAX_HANDSHAKES: Final = 256  # at once; each takes as much memory as a connection
+ACCEPT_DELAY: Final = 1.0  # seconds until the next try when the system is out of descriptors or memory
 SWEEP: Final = 1.0  # seconds between two looks at what has taken too long
 GOODBYE: Final = 1.0  # seconds for a client to hear that the connection ends
 # asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: a thousand idle
@@ -85,23 +90,48 @@ class Listener:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._connections: Crowd[Connection] = Crowd()
+        self._arriving: dict[asyncio.Task[None], None] = {}  # oldest first
         self._places = Places()
 
     async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Begins to accept on a bound socket."""
         SSLProtocol.max_size = TLS_BUFFER
-        self._accepting = await asyncio.get_running_loop().create_server(
-            self._connection,
-            sock=bound,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
-            ssl_shutdown_timeout=GOODBYE if tls else None,
-            backlog=BACKLOG,
-        )
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        self._bound = bound
+        self._accepting = asyncio.ensure_future(self._accept(tls))
         self._sweeping = asyncio.ensure_future(self._sweep())
 
-    def _connection(self) -> asyncio.Protocol:
-        return Connection(self._service, self._connections, self._places)
+    async def _accept(self, tls: ssl.SSLContext | None) -> None:
+        """asyncio's own server does not bound handshakes, and clients that never end theirs would fill our memory."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._bound)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                log.warning("cannot accept a connection", extra={"error": str(error)})
+                await asyncio.sleep(ACCEPT_DELAY)
+                continue
+            arriving = asyncio.ensure_future(self._welcome(accepted, tls))
+            self._arriving[arriving] = None
+            arriving.add_done_callback(lambda done: self._arriving.pop(done, None))
+            if len(self._arriving) > MAX_HANDSHAKES:
+                oldest = next(iter(self._arriving))
+                del self._arriving[oldest]
+                oldest.cancel()
+            await asyncio.sleep(0)  # accepting does not wait while there is somebody in the queue
+
+    async def _welcome(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
+        with contextlib.suppress(OSError):  # it left, spoke no TLS, or took too long
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self._service, self._connections, self._places),
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
+                ssl_shutdown_timeout=GOODBYE if tls else None,
+            )
 
     async def _sweep(self) -> None:
         """One look at all connections now and then is cheaper than a timer for each request."""
@@ -114,12 +144,17 @@ class Listener:
 
     async def close(self, timeout: float) -> None:
         """Accepts no more, gives requests in progress `timeout` seconds, and closes all connections."""
-        self._accepting.close()
+        self._accepting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._accepting
+        self._bound.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while any(connection.in_progress for connection in self._connections):
                     await asyncio.sleep(0.05)
         self._sweeping.cancel()
+        for arriving in tuple(self._arriving):
+            arriving.cancel()
         for connection in self._connections:
             connection.transport.close()
         with contextlib.suppress(TimeoutError):

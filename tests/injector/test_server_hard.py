@@ -175,6 +175,23 @@ def test_more_connections_than_we_keep(injector: Injector, what: str) -> None:
     injector.wait_for("too many connections: the longest idle are closed")
 
 
+def test_handshakes_that_never_end_keep_nobody_out_and_cost_no_memory(injector: Injector) -> None:
+    async def crowd() -> None:
+        before = injector.resident()
+        mute = [await asyncio.open_connection("127.0.0.1", injector.port) for _ in range(800)]
+        for _ in range(10):
+            await served(injector)
+        assert injector.resident() - before < 40 * MIB  # all of them would take 52
+        ended = [reader.at_eof() or reader.exception() for reader, _ in mute]
+        assert sum(map(bool, ended)) >= 500  # the oldest ones
+        for _, writer in mute:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    asyncio.run(asyncio.wait_for(crowd(), PATIENCE))
+
+
 def test_sigterm_answers_what_was_begun(certificates: Path) -> None:
     async def talk(injector: Injector) -> None:
         idle = await injector.connect()
