@@ -52,6 +52,11 @@ class Inside:
             )
         return self._firewall
 
+    @property
+    def has_legacy_tables(self) -> bool:
+        """Whether iptables-legacy was ever used here; its tables stay, empty or not."""
+        return any(self.legacy_tables.values())
+
     def _send_as_owner(self, batch: bytes) -> None:
         number = as_owner.send(self.netns, self.firewall.socket, batch)
         if number:

@@ -26,13 +26,24 @@ EVERY: Final = nf.header(socket.AF_UNSPEC)
 Outcome = Literal["applied", "replaced", "unchanged"]
 
 
+def begin(channel: Channel, stamp: Stamp) -> bool:
+    """Writes the stamp to a namespace in which there never were nf_tables rules; False when this is not one.
+
+    As almost every pod's is. Nothing has to be asked first: the kernel refuses a batch for another generation.
+    """
+    if not _commit(channel, stamp.fresh, UNTOUCHED):
+        return False
+    _verify(channel, stamp)
+    return True
+
+
 def apply(channel: Channel, stamp: Stamp) -> Outcome:
     """Makes the namespace hold the stamp, and reads back what was written."""
     for _ in range(ATTEMPTS):
         generation = nf.generation(channel)
         outcome: Outcome = "applied"
         batches = [stamp.fresh]
-        if generation != UNTOUCHED and channel.dump(nf.GET_TABLE, EVERY):
+        if channel.dump(nf.GET_TABLE, EVERY):
             if stamp.matches(channel):
                 return "unchanged"
             current = _read(channel)

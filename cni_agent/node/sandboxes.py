@@ -49,7 +49,8 @@ class Sandboxes:
         self._overflowed = overflowed
         self._inotify = inotify.Inotify()
         self._places: dict[int, _Place] = {}
-        self._attended: dict[int, tuple[str, str]] = {}  # by watch: pod and container whose processes are waited for
+        self._attended: dict[int, str] = {}  # by watch: the pod whose processes are waited for
+        self._attending: dict[str, dict[str, list[int]]] = {}  # the same by pod and container
         self._above = 0
 
     def fileno(self) -> int:
@@ -78,16 +79,20 @@ class Sandboxes:
         Runtimes write them to `cgroup.procs`; those that clone straight into a cgroup (v2) flip `populated` in
         `cgroup.events`. Neither tells when a process then changes its network namespace: nothing does.
         """
-        for directory in self.containers.get(uid, set()).difference(path for _, path in self._attended.values()):
+        attending = self._attending.setdefault(uid, {})
+        for directory in self.containers.get(uid, set()).difference(attending):
+            watches = attending.setdefault(directory, [])
             for name in ("cgroup.procs", "cgroup.events"):
                 with contextlib.suppress(OSError):  # v1 has no cgroup.events; without a watch there are looks
-                    self._attended[self._inotify.add(f"{directory}/{name}", inotify.MODIFY)] = (uid, directory)
+                    watches.append(self._inotify.add(f"{directory}/{name}", inotify.MODIFY))
+            self._attended.update(dict.fromkeys(watches, uid))
 
     def neglect(self, uid: str) -> None:
-        """The pod's namespace is found."""
-        for watch in [watch for watch, (attended, _) in self._attended.items() if attended == uid]:
-            del self._attended[watch]
-            self._inotify.remove(watch)
+        """The pod's namespace is found, or its containers are gone."""
+        for watches in self._attending.pop(uid, {}).values():
+            for watch in watches:
+                if self._attended.pop(watch, None) is not None:
+                    self._inotify.remove(watch)
 
     def read(self) -> None:
         """Takes in what happened since the last call."""
@@ -101,10 +106,12 @@ class Sandboxes:
                 self._places.pop(event.watch, None)
                 self._attended.pop(event.watch, None)
             elif event.watch in self._attended:
-                changed[self._attended[event.watch][0]] = None
+                changed[self._attended[event.watch]] = None
             elif event.watch in self._places and event.mask & inotify.ISDIR:
                 again |= self._happened(self._places[event.watch], event, changed)
         for uid in changed:
+            if not self.containers.get(uid):
+                self.neglect(uid)
             self._changed(uid)
         if again:
             self.look()

@@ -669,8 +669,9 @@ def test_a_start_that_does_not_end_is_told_in_time(monkeypatch: pytest.MonkeyPat
 def test_waits_grow_and_end() -> None:
     starting, broken = Refused(Refusal.HOST_NAMESPACE, ""), Failure("x", "")
     looks = [patience.wait(starting, count) for count in range(1, 200)]
-    assert looks[0] == pytest.approx(0.0005)
-    assert all(later <= sooner * 1.26 for sooner, later in itertools.pairwise(looks))
+    assert looks[:3] == [0, 0, 0], "most are through within a moment"
+    assert looks[3] < 0.001
+    assert all(later <= sooner * 1.26 for sooner, later in itertools.pairwise(looks[3:]))
     assert looks[-1] == max(looks) == 10
     retries = [patience.wait(broken, count) for count in range(1, 200)]
     assert max(retries) <= 36 and retries[0] < 0.1
