@@ -14,7 +14,9 @@ from cni_agent.kernel.netlink import Channel, Refusal, refused
 from cni_agent.kernel.netns import Netns
 
 NETLINK_NETFILTER: Final = 12
-_libc = ctypes.CDLL(None, use_errno=True)
+_setfsuid = ctypes.CDLL(None).setfsuid
+_setfsuid.argtypes, _setfsuid.restype = [ctypes.c_uint], ctypes.c_uint  # ids of pods go beyond 2**31
+_NOBODY: Final = 2**32 - 1  # (uid_t) -1, which changes nothing: the only way to learn who one is
 # The tables that legacy iptables has in a namespace; asking iptables-legacy itself would create them.
 _LEGACY: Final[dict[Family, str]] = {
     4: "/proc/thread-self/net/ip_tables_names",
@@ -133,10 +135,10 @@ def _open_as_owner(path: str) -> int:
     """
     owner = os.stat(path).st_uid
     try:
-        _libc.setfsuid(owner)
-        if _libc.setfsuid(-1) != owner:  # the only way to learn whether it was allowed
+        _setfsuid(owner)
+        if _setfsuid(_NOBODY) != owner:
             message = f"cannot read {path} as its owner, user {owner}; needs CAP_SETUID"
             raise KernelRefused("not-permitted", message, errno.EPERM)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        _libc.setfsuid(os.geteuid())
+        _setfsuid(os.geteuid())
