@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 # A worker's. API servers need as many as they ask at once: tens, hundreds in a storm (each has 200 mutating requests
 # in flight at most, by default). With what each may hold, the worst case fits into the container: a test adds it up.
-MAX_CONNECTIONS: Final = 768
+MAX_CONNECTIONS: Final = 512
 SAY_AGAIN: Final = 60.0  # seconds
 
 

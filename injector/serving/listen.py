@@ -24,8 +24,8 @@ ACCEPT_DELAY: Final = 1.0  # seconds until the next try when the system is out o
 SWEEP: Final = 1.0  # seconds between two looks at what has taken too long
 GOODBYE: Final = 1.0  # seconds for a client to hear that the connection ends
 # asyncio gives every TLS connection a read buffer of 256 KiB, filled with zeros and so resident: a thousand idle
-# clients would take all the memory that we have. A TLS record has at most 16 KiB, and few reviews have more.
-TLS_BUFFER: Final = 16 << 10
+# clients would take all the memory that we have. A TLS record has at most 16 KiB: this takes four of them at once.
+TLS_BUFFER: Final = 64 << 10
 
 
 class Address(NamedTuple):
