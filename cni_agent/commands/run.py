@@ -61,12 +61,15 @@ def run(**options: Any) -> None:
         raise click.UsageError(str(invalid)) from None
     log.set_up(settings.log_format)
     logger.info("settings", extra=settings.shown())
+    ended = False
     try:
         asyncio.run(_run(settings))
     except* (Failure, OSError) as errors:
         for error in _each(errors):
             logger.critical("cannot go on", extra={"error": str(error)})
-        raise SystemExit(1) from None
+        ended = True
+    if ended:  # not raised above: some Pythons (3.11.2, for one) would wrap it in a group
+        raise SystemExit(1)
 
 
 def _each(error: BaseException) -> Iterator[BaseException]:
