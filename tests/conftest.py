@@ -1,6 +1,10 @@
-"""Settings of property tests: no time limits, which would measure the machine; the same examples at every CI run."""
+"""Settings of property tests: no time limits, which would measure the machine; the same examples at every CI run.
+
+And descriptors enough for tests with hundreds of connections, of which both ends are ours.
+"""
 
 import os
+import resource
 
 from hypothesis import HealthCheck, settings
 
@@ -11,3 +15,6 @@ settings.register_profile(
     derandomize=os.environ.get("CI") == "true",
 )
 settings.load_profile("initless")
+
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(_soft, min(_hard, 8192)), _hard))
