@@ -49,7 +49,7 @@ def in_node(test: Callable[P, None]) -> Callable[P, None]:
     return wrapper
 
 
-def run_in_node(scenario: Callable[[], None], timeout: float = 280.0) -> tuple[str, str]:
+def run_in_node(scenario: Callable[[], None], timeout: float = 580.0) -> tuple[str, str]:
     """Runs a scenario in new namespaces; what became of it, and the traceback."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
