@@ -156,19 +156,24 @@ print("went on")
     assert "could not leave" in done.stderr
 
 
+def entered(process: subprocess.Popen[bytes], path: str, own: str) -> None:
+    """Waits until a process is in a namespace of its own."""
+    while identity(path) == identity(own):
+        assert process.poll() is None, "it could not make a namespace; in a chroot, for one, nobody can"
+        time.sleep(0.01)
+
+
 class Owned:
     """A network namespace that belongs to another user namespace, as pods with `hostUsers: false` have."""
 
     def __init__(self, mapping: str) -> None:
         self.process = subprocess.Popen(["unshare", "-Un", "sleep", "60"])
         path = Path(f"/proc/{self.process.pid}")
-        while identity(f"{path}/ns/user") == identity("/proc/self/ns/user"):
-            time.sleep(0.01)
+        entered(self.process, f"{path}/ns/user", "/proc/self/ns/user")
         (path / "uid_map").write_text(mapping)
         (path / "gid_map").write_text(mapping)
-        while identity(f"{path}/ns/net") == identity(OWN):
-            time.sleep(0.01)
         self.path = f"{path}/ns/net"
+        entered(self.process, self.path, OWN)
 
     def __enter__(self) -> Netns:
         return Netns.open(self.path)
@@ -230,8 +235,7 @@ except Failure as error:  # its frames, and what they hold, are still there
     agent = ["setpriv", f"--bounding-set=-dac_override,-dac_read_search{lacking}", sys.executable, "-c", script]
     with subprocess.Popen([*owner, "unshare", "-n", "sleep", "60"]) as process:
         path = f"/proc/{process.pid}/ns/net"
-        while identity(path) == identity(OWN):
-            time.sleep(0.01)
+        entered(process, path, OWN)
         done = subprocess.run([*agent, path], capture_output=True, text=True, timeout=30)
         process.kill()
     if lacking:
