@@ -46,6 +46,7 @@ class NodePod:
     drifts: int = 0
     repairs: int = 0  # in a row
     repaired: float = float("-inf")  # monotonic, of the last one
+    undone: float | None = None  # monotonic, when the kernel first told of a change after that
     failures: int = 0  # in a row
     starting: float | None = None  # monotonic, of the first look that found it so, while it is
     # its turn: one at a time
@@ -80,8 +81,9 @@ class NodePod:
     def drifted(self, moment: float) -> None:
         """Its rules were found changed."""
         self.drifts += 1
-        self.repairs = self.repairs + 1 if moment - self.repaired < patience.IN_A_ROW else 1
-        self.repaired = moment
+        answered = self.undone is not None and self.undone - self.repaired < patience.ANSWER
+        self.repairs = self.repairs + 1 if answered else 1
+        self.repaired, self.undone = moment, None
 
     def fields(self) -> dict[str, object]:
         """What every line about it says."""

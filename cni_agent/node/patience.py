@@ -21,7 +21,7 @@ _LONGEST_RETRY: Final = 30.0
 _BETWEEN_REPAIRS: Final = 0.2
 _PROMPT_REPAIRS: Final = 5
 _LONGEST_BETWEEN: Final = 5.0  # not more: what undoes it may be no agent
-IN_A_ROW: Final = 30.0  # seconds from one repair to the next
+ANSWER: Final = 0.25  # seconds; who undoes a repair sooner than that does so because of it
 
 
 def is_starting(failure: Failure) -> bool:

@@ -238,7 +238,9 @@ class Reconciler:
         record = self.pods.get(uid)
         if record is None:
             return
-        wait = record.compared + patience.between_repairs(record.repairs) - time.monotonic()
+        now = time.monotonic()
+        record.undone = record.undone or now
+        wait = record.compared + patience.between_repairs(record.repairs) - now
         if wait <= 0:
             self.wake(uid, compare=True)
         elif record.timer is None and not record.busy:

@@ -539,19 +539,26 @@ def test_rules_from_before_the_agent_are_only_told_of_when_told_so(drift: Mode) 
     scenario(test, drift)()
 
 
-def test_two_agents_that_want_different_rules_do_not_race() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_two_agents_that_want_different_rules_do_not_race(seconds: float) -> None:
+    """But who only flushes now and then never waits for the repair."""
+
     async def test(world: World, reconciler: Reconciler) -> None:
         world.inodes = {"a": 1}
         reconciler.pod_changed(pod())
         await until(lambda: world.outcomes() == ["Captured"])
         record = reconciler.pods["a"]
-        for number in range(1, 8):
+        for number in range(1, 9):
             world.held[1] = "theirs"
+            record.repaired -= seconds
+            reconciler._rules_changed("a")
             reconciler.wake("a", compare=True)
             await until(lambda count=number: record.drifts == count)
+        assert record.repairs == (8 if seconds == 0 else 1)
         reconciler._rules_changed("a")
         assert record.timer is not None
-        assert record.timer.when() - asyncio.get_running_loop().time() > 2 * patience.between_repairs(1)
+        patient = record.timer.when() - asyncio.get_running_loop().time() > 2 * patience.between_repairs(1)
+        assert patient == (seconds == 0)
 
     scenario(test, "repair")()
 
