@@ -17,18 +17,6 @@ from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, no
 pytestmark = pytest.mark.kernel
 
 
-@pytest.fixture(params=["v1", "v2"])
-def cgroups(request: pytest.FixtureRequest) -> Iterator[Node]:
-    with node(request.param) as made:
-        yield made
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Node]:
-    with node("v1") as made:
-        yield made
-
-
 def chains(sandbox: Sandbox) -> int:
     return rules(sandbox.netns).count("chain ISTIO_")
 

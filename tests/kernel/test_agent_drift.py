@@ -1,21 +1,14 @@
 """Somebody changes the rules of a pod that the agent has captured."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.rulesets import rules
 from tests.kernel.running_agent import RunningAgent, in_namespace, run
-from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, write_manifest
 
 pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Node]:
-    with node("v1") as made:
-        yield made
 
 
 @in_node

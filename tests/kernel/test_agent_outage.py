@@ -13,7 +13,7 @@ import pytest
 from tests.kernel.api import Api
 from tests.kernel.rulesets import rules
 from tests.kernel.running_agent import RunningAgent, in_namespace, run
-from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, write_manifest
 
 pytestmark = pytest.mark.kernel
 AWAY = 60.0  # seconds
@@ -53,12 +53,6 @@ int gettimeofday(struct timeval *restrict into, void *restrict zone) {
   return 0;
 }
 """
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Node]:
-    with node("v1") as made:
-        yield made
 
 
 def pods(cgroup: Node, count: int) -> list[Sandbox]:

@@ -5,7 +5,6 @@ import random
 import signal
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,9 @@ import pytest
 from tests.kernel.api import Api
 from tests.kernel.rulesets import handles, rules
 from tests.kernel.running_agent import RunningAgent, run
-from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, write_manifest
 
 pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Node]:
-    with node("v1") as made:
-        yield made
 
 
 def pods(cgroup: Node, count: int) -> list[Sandbox]:

@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -18,15 +18,9 @@ from cni_agent.node import processes, proof
 from cni_agent.node.processes import FromCgroups, FromHostProc, Process
 from cni_agent.node.proof import Prover, Refusal, Refused
 from tests.kernel.rulesets import rules
-from tests.kernel.sandbox import LIBC, Node, Sandbox, eventually, in_node, node
+from tests.kernel.sandbox import LIBC, Node, Sandbox, eventually, in_node
 
 pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture(params=["v1", "v2"])
-def cgroups(request: pytest.FixtureRequest) -> Iterator[Node]:
-    with node(request.param) as made:
-        yield made
 
 
 def prover(owners: dict[Identity, str] | None = None, addresses: Collection[str] = ()) -> Prover:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,10 @@ from cni_agent.backends import backend
 from cni_agent.node.uninstall import pods_of_folder, remove_all
 from cni_agent.podview import pod_view
 from tests.kernel.rulesets import rules
-from tests.kernel.running_agent import RunningAgent
-from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, node, write_manifest
-from tests.kernel.test_agent import in_namespace, run
+from tests.kernel.running_agent import RunningAgent, in_namespace, run
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, write_manifest
 
 pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture
-def cgroup() -> Iterator[Node]:
-    with node("v1") as made:
-        yield made
 
 
 @in_node
