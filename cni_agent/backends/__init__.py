@@ -1,4 +1,4 @@
-"""Three ways to hold the same rules in the kernel, behind one protocol of four verbs.
+"""Three ways to hold the same rules in the kernel, behind one protocol.
 
 Whatever the backend, `apply` leaves the namespace with this ruleset and nothing else of ours: artefacts of other
 settings, of another mode and of the other backends are gone, and what other programs put there is as it was.
@@ -33,6 +33,9 @@ class Backend(Protocol):
 
     def ruleset(self, capture: Capture) -> Ruleset:
         """The rules for these settings in the form that this backend programs."""
+
+    def is_ready(self, ruleset: Ruleset) -> bool:
+        """Whether `apply` writes this to a new namespace within about a millisecond, with no program to run first."""
 
     def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
         """Makes the namespace hold exactly this ruleset of ours, with its routes; reads back what it wrote."""

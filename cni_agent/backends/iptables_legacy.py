@@ -34,6 +34,10 @@ class IptablesLegacy:
         """The rules that istio-iptables would write."""
         return build(capture, "iptables")
 
+    def is_ready(self, ruleset: Ruleset) -> bool:
+        """See `Backend`. Never: the kernel makes each table on first use, which takes its time."""
+        return False
+
     def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
         """See `Backend`. New rules first, then leftovers in nf_tables: never a moment without."""
         stamp = self._mint(ruleset)

@@ -35,6 +35,10 @@ class StampingBackend(ABC):
             texts=lambda netns: self._texts(netns, ruleset),
         )
 
+    def is_ready(self, ruleset: Ruleset) -> bool:
+        """See `Backend`."""
+        return ruleset in self._mint
+
     def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
         """See `Backend`. New rules first, then leftovers of the legacy tables: never a moment without."""
         stamp = self._mint(ruleset)

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +15,7 @@ from cni_agent.backends import BACKENDS
 from cni_agent.commands.namespace import selected
 from cni_agent.invalid import Invalid
 from cni_agent.kernel.failure import Failure
+from cni_agent.kernel.own_thread import in_own_thread
 from cni_agent.node.settings import ENVIRONMENT, Settings
 
 EPILOG = f"""
@@ -61,9 +64,18 @@ def run(**options: Any) -> None:
         raise click.UsageError(str(invalid)) from None
     log.set_up(settings.log_format)
     logger.info("settings", extra=settings.shown())
+    stop: Future[None] = Future()
+
+    def told(*_: object) -> None:
+        if not stop.done():
+            stop.set_result(None)
+
+    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGINT, told)
     ended = False
     try:
-        asyncio.run(_run(settings))
+        # the main thread never enters a pod's namespace, and the one with the event loop does: `cni_agent.kernel.netns`
+        in_own_thread(lambda: asyncio.run(_run(settings, stop)))
     except* (Failure, OSError) as errors:
         for error in _each(errors):
             logger.critical("cannot go on", extra={"error": str(error)})
@@ -81,11 +93,11 @@ def _each(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, stop: Future[None]) -> None:
     from cni_agent.node.agent import Agent
 
     started = time.perf_counter()
     chosen = selected(settings.backend)
     extra = {"backend": chosen.name, "asked": settings.backend, "ms": round((time.perf_counter() - started) * 1000)}
     logger.info("backend", extra=extra)
-    await Agent(settings, chosen).run()
+    await Agent(settings, chosen).run(stop)

@@ -56,6 +56,10 @@ class Mint(Generic[S]):
                         self._kept.popitem(last=False)
             return made
 
+    def __contains__(self, ruleset: Ruleset) -> bool:
+        with self._looking:
+            return ruleset in self._kept
+
     def _find(self, ruleset: Ruleset) -> S | None:
         with self._looking:
             made = self._kept.get(ruleset)

@@ -6,10 +6,9 @@ import gc
 import logging
 import os
 import resource
-import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,11 +76,8 @@ class Agent:
         self._health = Health({"/metrics": self._page, "/healthz": self._healthy, "/readyz": self._ready})
         self._status = status.StatusServer(settings.socket, self._snapshot)
 
-    async def run(self) -> None:
-        """Until SIGTERM or SIGINT. Pods are left as they are."""
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, stop.set)
+    async def run(self, stop: Future[None]) -> None:
+        """Until `stop` is set. Pods are left as they are."""
         _raise_file_limit()
         self._sandboxes.look()
         self._watching = True
@@ -93,7 +89,7 @@ class Agent:
         )
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(work) for work in self._work()]
-            await stop.wait()
+            await asyncio.wrap_future(stop)
             for task in background:
                 task.cancel()
         await self._close()

@@ -1,4 +1,4 @@
-"""The work on one pod's namespace, as a thread does it: from settings to rules that were read back."""
+"""The work on one pod's namespace: from settings to rules that were read back."""
 
 import time
 from collections.abc import Callable, Collection
@@ -56,6 +56,10 @@ class Programmed:
         return "; ".join(map(str, self.differences[:_SHOWN])) + rest
 
 
+class Unready(Exception):
+    """These rules were never written by this program, so it does not have them ready."""
+
+
 def program(
     backend: Backend,
     netns: Netns,
@@ -68,16 +72,20 @@ def program(
     reported: tuple[str, ...],
     prover: Prover,
     drift: Mode,
+    minting: bool,
 ) -> Programmed:
     """Makes the namespace hold these settings, or, when it is `known` to hold them, compares. Raises `Failure`.
 
     `fresh`: its sandbox was seen to start; otherwise there may be rules from before this agent, and they are compared.
+    Without `minting`, raises `Unready` where programs would have to be run first; then nothing was done.
     """
     held = prover.addresses(netns) if known is None or reported else ()
     prover.check_address(netns, reported, held)
     if (known is None or held) and not capture.ipv6:  # its second family may come a moment after the first
         capture = replace(capture, ipv6=_has_ipv6(held, capture, netns))
     ruleset = rulesets(capture)
+    if not minting and not backend.is_ready(ruleset):
+        raise Unready
     opened = None
     if notices is None and drift != "off" and backend.name != "iptables-legacy":
         opened = notices = Notices(netns)

@@ -2,7 +2,8 @@
 
 Level-based: a turn looks at everything anew and does what is missing, so a lost, doubled or late event costs time and
 never correctness. One turn per pod at a time, pods beside each other. Decisions and proofs are made on the event loop,
-where nothing else changes meanwhile; only work in a namespace goes to a thread, with a descriptor that stays proven.
+where nothing else changes meanwhile; work in a namespace goes to a thread, with a descriptor that stays proven. Not so
+for a pod that starts: it is programmed on the spot, for to hand it to a thread and back would take as long again.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from cni_agent.node.nodepod import NodePod
 from cni_agent.node.outcome import IN_PLACE, Outcome, Verdict
 from cni_agent.node.owners import Owners
 from cni_agent.node.preparing import Preparing
-from cni_agent.node.programming import Programmed, program
+from cni_agent.node.programming import Programmed, Unready, program
 from cni_agent.node.proof import Prover, Refused
 from cni_agent.node.wanted import wanted
 from cni_agent.node.whereabouts import Whereabouts
@@ -174,26 +175,35 @@ class Reconciler:
             drift=self._drift,
         )
 
-        def work() -> Programmed:
+        def work() -> Programmed | Exception:
             record.working_since = time.monotonic()
-            return job()
+            return _outcome(partial(job, minting=True))
 
         record.busy, record.again, record.compare = True, False, False
+        if record.seen is not None and record.applied is None:
+            done = _outcome(partial(job, minting=False))
+            if not isinstance(done, Unready):
+                self._programmed(record, pod, done)
+                return
         future = self._loop.run_in_executor(self._executor, work)
-        future.add_done_callback(partial(self._programmed, record, pod))
+        future.add_done_callback(partial(self._worked, record, pod))
 
-    def _programmed(self, record: NodePod, pod: PodView, future: "asyncio.Future[Programmed]") -> None:
-        record.busy, record.working_since = False, None
+    def _worked(self, record: NodePod, pod: PodView, future: "asyncio.Future[Programmed | Exception]") -> None:
+        record.working_since = None
         if future.cancelled():  # before it began: we are being stopped
-            return
-        error = future.exception()
-        if isinstance(error, Failure):
-            self._failed(record, error)
-        elif error is not None:  # a bug of ours must not stop the other pods, nor this one for good
-            logger.error("unexpected error", exc_info=error, extra=record.fields())
-            self._failed(record, Failure("unexpected", repr(error)))
+            record.busy = False
         else:
-            self._succeeded(record, pod, future.result())
+            self._programmed(record, pod, future.result())
+
+    def _programmed(self, record: NodePod, pod: PodView, done: Programmed | Exception) -> None:
+        record.busy = False
+        if isinstance(done, Programmed):
+            self._succeeded(record, pod, done)
+        elif isinstance(done, Failure):
+            self._failed(record, done)
+        else:  # a bug of ours must not stop the other pods, nor this one for good
+            logger.error("unexpected error", exc_info=done, extra=record.fields())
+            self._failed(record, Failure("unexpected", repr(done)))
         if record.again and record.timer is None:
             self._turn(record)
 
@@ -285,3 +295,11 @@ class Reconciler:
             return  # every pod is that for a few milliseconds
         if changed or verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED, Outcome.UPDATED):
             self._told(record, verdict)
+
+
+def _outcome(work: Callable[[], Programmed]) -> Programmed | Exception:
+    """What it gives or raises."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 -- told by who asked
+        return error

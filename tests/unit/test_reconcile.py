@@ -58,6 +58,7 @@ class World:
         self.failures: dict[int, list[Exception]] = {}  # by inode: what the next applications end with
         self.living: set[str] = set()  # ids of containers that have a cgroup
         self.held: dict[int, Any] = {}
+        self.ready = False  # whether rules can be written without a program
         self.addresses_of: dict[int, list[str]] = {}
         self.opened: list[FakeNetns] = []
         self.gate: threading.Event | None = None
@@ -68,6 +69,9 @@ class World:
         self.lock = threading.Lock()
 
     # backend
+    def is_ready(self, ruleset: Any) -> bool:
+        return self.ready
+
     def ruleset(self, capture: Any) -> Any:
         return capture
 
@@ -202,6 +206,44 @@ async def test_whatever_comes_first_the_pod_is_captured(world: World, reconciler
     assert "b" in reconciler.pods and world.outcomes("b") == []
     reconciler.pod_changed(pod("b"))
     await until(lambda: world.outcomes("b") == ["Captured"])
+
+
+@scenario
+async def test_a_starting_pod_is_programmed_on_the_spot(world: World, reconciler: Reconciler) -> None:
+    world.ready = True
+    for uid in ("a", "b", "c"):
+        reconciler.pod_changed(pod(uid))
+    world.inodes = {"a": 1, "b": 2, "c": 3}
+    world.failures = {2: [KernelRefused("busy", "told to", 16)], 3: [RuntimeError("a bug")]}
+    for uid in world.inodes:
+        reconciler.sandbox_changed(uid)
+    assert world.outcomes("a") == ["Captured"]  # nothing was waited for in this test
+    assert not any(record.busy or record.working_since for record in reconciler.pods.values())
+    assert world.outcomes("b") == world.outcomes("c") == ["Failed"]
+    await until(lambda: world.outcomes("b") == world.outcomes("c") == ["Failed", "Captured"])
+
+
+@scenario
+async def test_rules_that_are_not_ready_hold_up_nobody(world: World, reconciler: Reconciler) -> None:
+    world.gate = threading.Event()
+    reconciler.pod_changed(pod())
+    world.inodes = {"a": 1}
+    reconciler.sandbox_changed("a")
+    await until(lambda: world.working)
+    assert reconciler.pods["a"].busy
+    assert reconciler.pods["a"].working_since
+    world.gate.set()
+    await until(lambda: world.outcomes() == ["Captured"])
+
+
+@scenario
+async def test_a_pod_that_was_there_before_us_is_left_to_a_thread(world: World, reconciler: Reconciler) -> None:
+    world.ready = True
+    reconciler.pod_changed(pod())
+    world.inodes = {"a": 1}
+    reconciler.sandbox_changed("a", fresh=False)
+    assert reconciler.pods["a"].busy
+    await until(lambda: world.outcomes() == ["Captured"])
 
 
 @scenario

@@ -23,7 +23,8 @@ async def _ends_in(error: Exception, *, depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_the_error_itself_is_told_however_deep_it_was_raised(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_run", lambda _: _ends_in(Failure("system", "out of pencils"), depth=depth))
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)  # those of the tests stay
+    monkeypatch.setattr(command, "_run", lambda *_: _ends_in(Failure("system", "out of pencils"), depth=depth))
     done = CliRunner().invoke(command.run, ["--node-name", "here"])
     assert done.exit_code == 1
     last = json.loads(done.stderr.splitlines()[-1])
