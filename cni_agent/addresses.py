@@ -4,7 +4,8 @@ import functools
 import ipaddress
 from collections.abc import Iterable
 
-_LINK_LOCAL_MULTICAST = (ipaddress.ip_network("224.0.0.0/24"), ipaddress.ip_network("ff02::/16"))
+_ASIDE = ("127.", "169.254.", "224.0.0.")  # loopback, link-local, and multicast on the link
+_LINK_LOCAL_MULTICAST = ipaddress.IPv6Network("ff02::/16")
 
 
 class NoAddress(ValueError):
@@ -28,9 +29,10 @@ def has_ipv6(addresses: Iterable[str], *, dual_stack: bool) -> bool:
 @functools.lru_cache(256)  # every pod has the same loopback addresses
 def _version(text: str) -> int | None:
     """4 or 6 for an address that others can reach, None for any other."""
-    address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    if address.is_loopback or address.is_link_local or any(address in each for each in _LINK_LOCAL_MULTICAST):
-        return None
-    return address.version
+    if ":" not in text:
+        ipaddress.IPv4Address(text)
+        return None if text.startswith(_ASIDE) else 4  # every pod that starts waits for this: prefixes are quick
+    address = ipaddress.IPv6Address(text.partition("%")[0])
+    if address.ipv4_mapped:
+        return _version(str(address.ipv4_mapped))
+    return None if address.is_loopback or address.is_link_local or address in _LINK_LOCAL_MULTICAST else 6

@@ -5,6 +5,7 @@ only, one inet table serves both families, and, when asked to fail closed, TCP t
 as xt_TPROXY does.
 """
 
+import functools
 from collections.abc import Iterator
 
 from cni_agent import names
@@ -31,6 +32,7 @@ ESTABLISHED = Match("state", ("RELATED", "ESTABLISHED"))
 BOTH: tuple[Family, Family] = (4, 6)
 
 
+@functools.lru_cache(256)  # a node's pods share a handful; the same object is found at once where things are kept by it
 def build(capture: Capture, dialect: Dialect = "iptables", *, fail_closed: bool = False) -> Ruleset:
     """All rules for these settings. `fail_closed` concerns TPROXY in the nftables dialect, see above."""
     steps = (

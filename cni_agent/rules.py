@@ -6,6 +6,7 @@ position is inserted there (1 is the head of the chain), any other is appended.
 Its JSON form (`to_json`, `from_json`) is stable: these dataclasses, field by field, with `version` beside them.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,7 +78,7 @@ class TproxyRoute:
     table: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ruleset:
     """All rules of one pod in the order of their emission, for one dialect."""
 
@@ -86,6 +87,14 @@ class Ruleset:
     rules: tuple[Rule, ...]
     tproxy: TproxyRoute | None = None
     version: Literal[1] = 1  # of the JSON form
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Reckoned once: every pod looks for what is kept by ruleset, and there are dozens of rules to go through."""
+        return hash((self.dialect, self.families, self.rules, self.tproxy))
 
     def of_family(self, family: Family) -> tuple[Rule, ...]:
         """The rules that hold for one family."""

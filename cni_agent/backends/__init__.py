@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol
 
 from cni_agent.capture import Capture
 from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.netns import Netns
 from cni_agent.rules import Ruleset
 
@@ -24,7 +25,8 @@ BACKENDS: Final[dict[Name, tuple[str, str]]] = {
 
 
 class Backend(Protocol):
-    """Safe to share between threads; one namespace must not be worked on by two at a time.
+    """Safe to share between threads; one namespace must not be worked on by two at a time. `where`: a namespace, or one
+    that is worked on already.
 
     Every method raises `cni_agent.kernel.failure.Failure` of some kind, and nothing else on purpose.
     """
@@ -37,16 +39,16 @@ class Backend(Protocol):
     def is_ready(self, ruleset: Ruleset) -> bool:
         """Whether `apply` writes this to a new namespace within about a millisecond, with no program to run first."""
 
-    def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
+    def apply(self, where: Netns | Inside, ruleset: Ruleset) -> Outcome:
         """Makes the namespace hold exactly this ruleset of ours, with its routes; reads back what it wrote."""
 
-    def check(self, netns: Netns, ruleset: Ruleset) -> tuple[Difference, ...]:
+    def check(self, where: Netns | Inside, ruleset: Ruleset) -> tuple[Difference, ...]:
         """What differs from this ruleset, in order; nothing when all is right. Writes nothing."""
 
-    def holds(self, netns: Netns) -> bool:
+    def holds(self, where: Netns | Inside) -> bool:
         """Whether there is anything of ours, of any backend and settings. Writes nothing."""
 
-    def remove(self, netns: Netns) -> bool:
+    def remove(self, where: Netns | Inside) -> bool:
         """Takes away everything of ours, of any backend. Whether there was anything."""
 
 

@@ -12,7 +12,7 @@ from cni_agent.kernel import as_owner, legacy, routes, transaction, xtables, xta
 from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure, KernelRefused
 from cni_agent.kernel.holdings import Place, Texts
-from cni_agent.kernel.inside import Inside
+from cni_agent.kernel.inside import Inside, entered
 from cni_agent.kernel.legacy_stamp import FAMILY_NAMES, LegacyStamp, MintedTable, TableKey, minted_table
 from cni_agent.kernel.mint import IPTABLES, Mint, heads, saved_texts
 from cni_agent.kernel.netns import Netns
@@ -38,34 +38,34 @@ class IptablesLegacy:
         """See `Backend`. Never: the kernel makes each table on first use, which takes its time."""
         return False
 
-    def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
+    def apply(self, where: Netns | Inside, ruleset: Ruleset) -> Outcome:
         """See `Backend`. New rules first, then leftovers in nf_tables: never a moment without."""
         stamp = self._mint(ruleset)
-        with Inside(netns) as inside:
+        with entered(where) as inside:
             added = routes.ensure(inside.routes, ruleset)
             try:
                 outcome = legacy.apply(inside, stamp)
             except Failure as error:
                 routes.undo(inside.routes, added)
-                raise as_owner.explained(error, netns) from None
+                raise as_owner.explained(error, inside.netns) from None
             dropped = [_clear_nf_tables(inside), routes.drop_others(inside.routes, ruleset)]
         return "replaced" if any(dropped) or (added and outcome == "unchanged") else outcome
 
-    def check(self, netns: Netns, ruleset: Ruleset) -> tuple[Difference, ...]:
+    def check(self, where: Netns | Inside, ruleset: Ruleset) -> tuple[Difference, ...]:
         """See `Backend`."""
         stamp = self._mint(ruleset)
-        with Inside(netns) as inside:
-            found = legacy.check(inside, stamp, lambda: _texts(netns, (4, 6)))
+        with entered(where) as inside:
+            found = legacy.check(inside, stamp, lambda: _texts(inside.netns, (4, 6)))
             return found + _nf_tables_leftovers(inside) + routes.differences(inside.routes, ruleset)
 
-    def holds(self, netns: Netns) -> bool:
+    def holds(self, where: Netns | Inside) -> bool:
         """See `Backend`."""
-        with Inside(netns) as inside:
+        with entered(where) as inside:
             return bool(legacy.leftovers(inside) or _nf_tables_leftovers(inside))
 
-    def remove(self, netns: Netns) -> bool:
+    def remove(self, where: Netns | Inside) -> bool:
         """See `Backend`."""
-        with Inside(netns) as inside:
+        with entered(where) as inside:
             return any([legacy.clear(inside), _clear_nf_tables(inside), routes.drop_others(inside.routes, None)])
 
 

@@ -7,7 +7,7 @@ from cni_agent.kernel import as_owner, legacy, routes, transaction
 from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure
 from cni_agent.kernel.holdings import Texts
-from cni_agent.kernel.inside import Inside
+from cni_agent.kernel.inside import Inside, entered
 from cni_agent.kernel.mint import Mint, mint_stamp
 from cni_agent.kernel.netns import Netns
 from cni_agent.kernel.stamp import Stamp
@@ -39,37 +39,37 @@ class StampingBackend(ABC):
         """See `Backend`."""
         return ruleset in self._mint
 
-    def apply(self, netns: Netns, ruleset: Ruleset) -> Outcome:
+    def apply(self, where: Netns | Inside, ruleset: Ruleset) -> Outcome:
         """See `Backend`. New rules first, then leftovers of the legacy tables: never a moment without."""
         stamp = self._mint(ruleset)
-        with Inside(netns) as inside:
+        with entered(where) as inside:
             added = routes.ensure(inside.routes, ruleset)
             try:
                 # most pods: no rules were ever there, and no routes are wanted, so there is nothing to take away
-                if not (inside.has_legacy_tables or ruleset.tproxy) and transaction.begin(inside.firewall, stamp):
+                if not (inside.has_legacy_tables or ruleset.tproxy) and transaction.begin(inside, stamp):
                     return "applied"
-                outcome = transaction.apply(inside.firewall, stamp)
+                outcome = transaction.apply(inside, stamp)
             except Failure as error:
                 routes.undo(inside.routes, added)
-                raise as_owner.explained(error, netns) from None
+                raise as_owner.explained(error, inside.netns) from None
             dropped = [legacy.clear(inside), routes.drop_others(inside.routes, ruleset)]
         return "replaced" if any(dropped) or (added and outcome == "unchanged") else outcome
 
-    def check(self, netns: Netns, ruleset: Ruleset) -> tuple[Difference, ...]:
+    def check(self, where: Netns | Inside, ruleset: Ruleset) -> tuple[Difference, ...]:
         """See `Backend`."""
         stamp = self._mint(ruleset)
-        with Inside(netns) as inside:
-            found = transaction.check(inside.firewall, stamp, lambda: self._texts(netns, ruleset))
+        with entered(where) as inside:
+            found = transaction.check(inside, stamp, lambda: self._texts(inside.netns, ruleset))
             return found + legacy.leftovers(inside) + routes.differences(inside.routes, ruleset)
 
-    def holds(self, netns: Netns) -> bool:
+    def holds(self, where: Netns | Inside) -> bool:
         """See `Backend`."""
-        with Inside(netns) as inside:
+        with entered(where) as inside:
             return bool(transaction.leftovers(inside.firewall) or legacy.leftovers(inside))
 
-    def remove(self, netns: Netns) -> bool:
+    def remove(self, where: Netns | Inside) -> bool:
         """See `Backend`."""
-        with Inside(netns) as inside:
+        with entered(where) as inside:
             return any(
                 [transaction.clear(inside.firewall), legacy.clear(inside), routes.drop_others(inside.routes, None)]
             )

@@ -1,19 +1,21 @@
 """The sockets through which a namespace is worked on, opened inside in one step."""
 
+import contextlib
 import ctypes
 import errno
 import os
 import socket
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from cni_agent.capture import Family
 from cni_agent.kernel import as_owner
 from cni_agent.kernel.failure import KernelRefused
-from cni_agent.kernel.netlink import Channel, Refusal, refused
+from cni_agent.kernel.netlink import NETLINK_NETFILTER, Channel, Refusal, refused
 from cni_agent.kernel.netns import Netns
+from cni_agent.kernel.notices import Notices
 
-NETLINK_NETFILTER: Final = 12
 _setfsuid = ctypes.CDLL(None).setfsuid
 _setfsuid.argtypes, _setfsuid.restype = [ctypes.c_uint], ctypes.c_uint  # ids of pods go beyond 2**31
 _NOBODY: Final = 2**32 - 1  # (uid_t) -1, which changes nothing: the only way to learn who one is
@@ -31,12 +33,16 @@ class _Opened(NamedTuple):
 
 
 class Inside:
-    """A namespace that is being worked on. A context manager: leaving it closes the sockets, not the namespace."""
+    """A namespace that is being worked on. A context manager: leaving it closes the sockets, not the namespace.
 
-    def __init__(self, netns: Netns) -> None:
+    `notices` get their socket along with the others, which stays open, and are renewed before each look at the rules.
+    """
+
+    def __init__(self, netns: Netns, notices: Notices | None = None) -> None:
         self.netns = netns
+        self._notices = notices
         try:
-            opened = netns.open_inside(_open)
+            opened = netns.open_inside(lambda: _open(notices))
         except OSError as error:
             raise _no_socket(netns, error) from None
         self._firewall = Channel(opened.firewall) if opened.firewall else None
@@ -58,6 +64,15 @@ class Inside:
     def has_legacy_tables(self) -> bool:
         """Whether iptables-legacy was ever used here; its tables stay, empty or not."""
         return any(self.legacy_tables.values())
+
+    def looking(self) -> None:
+        """To be called before rules are read: of what changes after that, notices will tell."""
+        if self._notices is not None:
+            try:
+                self._notices.renew()
+            except OSError as error:
+                message = f"cannot listen for changes in {self.netns.name}: {error.strerror}"
+                raise KernelRefused("no-socket", message, error.errno or 0) from None
 
     def _send_as_owner(self, batch: bytes) -> None:
         number = as_owner.send(self.netns, self.firewall.socket, batch)
@@ -87,11 +102,23 @@ class Inside:
         self.close()
 
 
-def _open() -> _Opened:
+@contextlib.contextmanager
+def entered(where: Netns | Inside) -> Iterator[Inside]:
+    """A namespace to work on, opened and closed unless that is done already by who works there."""
+    if isinstance(where, Inside):
+        yield where
+    else:
+        with Inside(where) as inside:
+            yield inside
+
+
+def _open(notices: Notices | None) -> _Opened:
     routes = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     firewall = None
     try:
         firewall = _open_firewall()
+        if firewall and notices is not None and not notices.is_open:
+            notices.open()
         return _Opened(firewall, routes, {family: _names(path) for family, path in _LEGACY.items()})
     except BaseException:
         routes.close()

@@ -5,6 +5,7 @@ import struct
 from typing import Final
 
 from cni_agent.kernel.failure import KernelRefused
+from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.netlink import HEADER, Channel, attributes, messages
 from cni_agent.kernel.netns import Netns
 
@@ -13,20 +14,23 @@ RTM_NEWADDR: Final = 20
 IFA_ADDRESS: Final = 1
 IFA_LOCAL: Final = 2
 _IFADDRMSG: Final = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_EVERY: Final = _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
 
 
-def addresses(netns: Netns) -> list[str]:
+def addresses(where: Netns | Inside) -> list[str]:
     """All of them, loopback included. Raises `KernelRefused`."""
+    if isinstance(where, Inside):
+        return parse(where.routes.dump(RTM_GETADDR, _EVERY))
     try:
-        opened = netns.open_inside(
+        opened = where.open_inside(
             lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         )
     except OSError as error:
         raise KernelRefused(
-            "no-socket", f"cannot open a socket in {netns.name}: {error.strerror}", error.errno or 0
+            "no-socket", f"cannot open a socket in {where.name}: {error.strerror}", error.errno or 0
         ) from None
     with opened:
-        return parse(Channel(opened).dump(RTM_GETADDR, _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)))
+        return parse(Channel(opened).dump(RTM_GETADDR, _EVERY))
 
 
 def parse(dump: bytes) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 from cni_agent.kernel.failure import KernelRefused
 
+NETLINK_NETFILTER: Final = 12
+
 HEADER: Final = struct.Struct("=IHHII")  # length, kind, flags, sequence, port
 ATTRIBUTE: Final = struct.Struct("=HH")  # length, kind
 ERROR_KIND: Final = 2

@@ -15,6 +15,7 @@ from cni_agent.kernel import nf_tables as nf
 from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure, KernelRefused, NotAsWritten
 from cni_agent.kernel.holdings import Texts, differences, holds_ours, is_ours, ours
+from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.netlink import Channel
 from cni_agent.kernel.stamp import Stamp
 from cni_agent.kernel.transition import concerns_us, dormant, held, transition
@@ -26,20 +27,22 @@ EVERY: Final = nf.header(socket.AF_UNSPEC)
 Outcome = Literal["applied", "replaced", "unchanged"]
 
 
-def begin(channel: Channel, stamp: Stamp) -> bool:
+def begin(inside: Inside, stamp: Stamp) -> bool:
     """Writes the stamp to a namespace in which there never were nf_tables rules; False when this is not one.
 
     As almost every pod's is. Nothing has to be asked first: the kernel refuses a batch for another generation.
     """
-    if not _commit(channel, stamp.fresh, UNTOUCHED):
+    if not _commit(inside.firewall, stamp.fresh, UNTOUCHED):
         return False
-    _verify(channel, stamp)
+    _verify(inside, stamp)
     return True
 
 
-def apply(channel: Channel, stamp: Stamp) -> Outcome:
+def apply(inside: Inside, stamp: Stamp) -> Outcome:
     """Makes the namespace hold the stamp, and reads back what was written."""
+    channel = inside.firewall
     for _ in range(ATTEMPTS):
+        inside.looking()
         generation = nf.generation(channel)
         outcome: Outcome = "applied"
         batches = [stamp.fresh]
@@ -54,16 +57,17 @@ def apply(channel: Channel, stamp: Stamp) -> Outcome:
         if _commit(channel, batches[0], generation):
             for batch in batches[1:]:
                 _commit(channel, batch, nf.ANY_GENERATION)
-            _verify(channel, stamp)
+            _verify(inside, stamp)
             return outcome
     raise _outrun()
 
 
-def check(channel: Channel, stamp: Stamp, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
+def check(inside: Inside, stamp: Stamp, texts: Callable[[], Texts]) -> tuple[Difference, ...]:
     """What differs from the stamp. `texts` gives the rules that are there as their tool writes them."""
-    if stamp.matches(channel):
+    inside.looking()
+    if stamp.matches(inside.firewall):
         return ()
-    return _differences(_read(channel), stamp, texts)
+    return _differences(_read(inside.firewall), stamp, texts)
 
 
 def clear(channel: Channel) -> bool:
@@ -109,10 +113,11 @@ def _commit(channel: Channel, batch: nf_changes.Batch, generation: int) -> bool:
     raise batch.refused(refusal)
 
 
-def _verify(channel: Channel, stamp: Stamp) -> None:
-    if stamp.matches(channel):
+def _verify(inside: Inside, stamp: Stamp) -> None:
+    inside.looking()
+    if stamp.matches(inside.firewall):
         return
-    left = _differences(_read(channel), stamp, dict)
+    left = _differences(_read(inside.firewall), stamp, dict)
     if left:
         raise NotAsWritten("not-as-written", f"read back {len(left)} differences, the first: {left[0]}")
 

@@ -6,6 +6,7 @@ word of the path is ignored, so that the drivers cgroupfs and systemd, the cgrou
 alike. Its second regular expression takes exponential time in Python; here each path is read once, from its end.
 """
 
+import functools
 import json
 import re
 import string
@@ -103,6 +104,7 @@ def is_tier(directory: str) -> bool:
     return _TIER.fullmatch(directory) is not None
 
 
+@functools.lru_cache(256)  # the first process of a container is looked at twice, and others share their paths
 def _of_path(path: str) -> Membership | None:
     """Exactly one of the two forms must fit; a path that fits both says nothing for sure."""
     path = path.removesuffix(".scope")

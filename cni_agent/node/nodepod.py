@@ -10,7 +10,7 @@ from cni_agent.decision import NotCaptured
 from cni_agent.kernel.netns import Netns
 from cni_agent.node import patience
 from cni_agent.node.admitted import decide_as_admitted, ignored_change
-from cni_agent.node.drift import Notices
+from cni_agent.node.drift import Following
 from cni_agent.node.earlier import Earlier
 from cni_agent.node.outcome import Outcome, Verdict
 from cni_agent.podview import PodView
@@ -32,7 +32,7 @@ class NodePod:
     netns: Netns | None = None  # proven to be its own, held open
     applied: Capture | None = None  # read back from that namespace
     own_addresses: tuple[str, ...] = ()  # reported ones, of which one was found in that namespace
-    notices: Notices | None = None  # changes of its rules, told by the kernel
+    following: Following | None = None  # changes of its rules, told by the kernel
     verdict: Verdict = _NEW
     since: float = field(
         default_factory=time.time
@@ -95,9 +95,9 @@ class NodePod:
 
     def release(self) -> None:
         """Lets go of its namespace, which would otherwise live on without the pod. Nothing in it is touched."""
-        if self.notices is not None:
-            self.notices.close()
+        if self.following is not None:
+            self.following.close()
         if self.netns is not None:
             self.netns.close()
-        self.netns = self.applied = self.notices = self.milliseconds = None
+        self.netns = self.applied = self.following = self.milliseconds = None
         self.own_addresses = ()

@@ -1,7 +1,7 @@
 """The work on one pod's namespace: from settings to rules that were read back."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -10,12 +10,13 @@ from cni_agent.addresses import NoAddress, has_ipv6
 from cni_agent.backends import Backend
 from cni_agent.capture import Capture
 from cni_agent.kernel.differences import Difference
+from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.netns import Netns
-from cni_agent.node.drift import Mode, Notices
+from cni_agent.kernel.notices import Notices
+from cni_agent.node.drift import Mode
 from cni_agent.node.outcome import Outcome, Verdict
 from cni_agent.node.proof import Prover, Refusal, Refused
 from cni_agent.podview import PodView
-from cni_agent.rules import Ruleset
 
 Result = Literal["applied", "replaced", "unchanged", "drifted"]
 _SHOWN: Final = 3  # differences that a sentence repeats
@@ -23,14 +24,13 @@ _SHOWN: Final = 3  # differences that a sentence repeats
 
 @dataclass(frozen=True, slots=True)
 class Programmed:
-    """What the namespace now holds, and what had to be done. `disturbed`: somebody else wrote at the same time."""
+    """What the namespace now holds, and what had to be done."""
 
     result: Result
     capture: Capture
     own_addresses: tuple[str, ...]  # reported ones, of which one was found inside
     notices: Notices | None
     differences: tuple[Difference, ...] = ()
-    disturbed: bool = False
     moment: float = field(default_factory=time.monotonic)  # when it was read back
 
     def verdict(self, pod: PodView, *, first: bool) -> Verdict:
@@ -65,7 +65,6 @@ def program(
     netns: Netns,
     capture: Capture,
     *,
-    rulesets: Callable[[Capture], Ruleset],
     known: Capture | None,
     fresh: bool,
     notices: Notices | None,
@@ -79,31 +78,27 @@ def program(
     `fresh`: its sandbox was seen to start; otherwise there may be rules from before this agent, and they are compared.
     Without `minting`, raises `Unready` where programs would have to be run first; then nothing was done.
     """
-    held = prover.addresses(netns) if known is None or reported else ()
-    prover.check_address(netns, reported, held)
-    if (known is None or held) and not capture.ipv6:  # its second family may come a moment after the first
-        capture = replace(capture, ipv6=_has_ipv6(held, capture, netns))
-    ruleset = rulesets(capture)
-    if not minting and not backend.is_ready(ruleset):
-        raise Unready
     opened = None
     if notices is None and drift != "off" and backend.name != "iptables-legacy":
-        opened = notices = Notices(netns)
+        opened = notices = Notices()
     try:
-        if notices is not None:
-            notices.transactions()
-        found: tuple[Difference, ...] = ()
-        if known == capture or (known is None and not fresh):
-            found = backend.check(netns, ruleset)
-            if not found:
-                return Programmed("unchanged", capture, reported, notices)
-            if drift != "repair" and (known is not None or backend.holds(netns)):
-                return Programmed("drifted", capture, reported, notices, found)
-        result = backend.apply(netns, ruleset)
-        # Our own change is announced too. One more than that is somebody else's, perhaps after we had read back.
-        ours = 0 if result == "unchanged" else 1
-        disturbed = notices is not None and notices.transactions() > ours
-        return Programmed(result, capture, reported, notices, found, disturbed)
+        with Inside(netns, notices) as inside:
+            held = prover.addresses(inside) if known is None or reported else ()
+            prover.check_address(netns, reported, held)
+            # its second family may come a moment after the first
+            if (known is None or held) and not capture.ipv6 and _has_ipv6(held, capture, netns):
+                capture = replace(capture, ipv6=True)
+            ruleset = backend.ruleset(capture)
+            if not minting and not backend.is_ready(ruleset):
+                raise Unready
+            found: tuple[Difference, ...] = ()
+            if known == capture or (known is None and not fresh):
+                found = backend.check(inside, ruleset)
+                if not found:
+                    return Programmed("unchanged", capture, reported, notices)
+                if drift != "repair" and (known is not None or backend.holds(inside)):
+                    return Programmed("drifted", capture, reported, notices, found)
+            return Programmed(backend.apply(inside, ruleset), capture, reported, notices, found)
     except BaseException:
         if opened is not None:
             opened.close()

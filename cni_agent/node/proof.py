@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from cni_agent.kernel.failure import Failure, NetnsRefused
+from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.netns import Identity, Netns
 from cni_agent.node import cgroup
 from cni_agent.node.processes import GONE, Process
@@ -64,7 +65,7 @@ class Prover:
     proc: str
     protected: Collection[Identity]
     owner: Callable[[Identity], str | None]
-    addresses: Callable[[Netns], Collection[str]]
+    addresses: Callable[[Netns | Inside], Collection[str]]
 
     def prove(self, uid: str, pids: Iterable[int], reported: Collection[str] = ()) -> Netns:
         """The pod's namespace, found through its processes. `reported`: the pod's IPs as far as the API has them."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from cni_agent.backends import Backend
@@ -20,7 +20,7 @@ from cni_agent.capture import Capture
 from cni_agent.invalid import Invalid
 from cni_agent.kernel.failure import Failure, NetnsRefused
 from cni_agent.node import patience
-from cni_agent.node.drift import Mode
+from cni_agent.node.drift import Following, Mode
 from cni_agent.node.holding import Holding
 from cni_agent.node.nodepod import NodePod
 from cni_agent.node.outcome import IN_PLACE, Outcome, Verdict
@@ -33,7 +33,6 @@ from cni_agent.node.whereabouts import Whereabouts
 from cni_agent.podview import PodView
 
 _STARTING: Final = "starting"
-_RULESETS: Final = 128
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ class Reconciler:
     ) -> None:
         self.pods: dict[str, NodePod] = {}
         self._backend = backend
-        self._rulesets = lru_cache(_RULESETS)(backend.ruleset)  # a node's pods share a handful
         self._drift = drift
         self._whereabouts = whereabouts
         self._prover = prover
@@ -166,10 +164,9 @@ class Reconciler:
             self._backend,
             record.netns,
             goal,
-            rulesets=self._rulesets,
             known=record.applied,
             fresh=record.seen is not None,
-            notices=record.notices,
+            notices=record.following.notices if record.following else None,
             reported=pod.addresses,
             prover=self._prover,
             drift=self._drift,
@@ -209,9 +206,8 @@ class Reconciler:
 
     def _succeeded(self, record: NodePod, pod: PodView, done: Programmed) -> None:
         """`pod`: as it was when the work began."""
-        if record.notices is None and done.notices is not None:
-            record.notices = done.notices
-            record.notices.follow(self._loop, partial(self._rules_changed, record.uid))
+        if record.following is None and done.notices is not None:
+            record.following = Following(done.notices, self._loop, partial(self._rules_changed, record.uid))
         first = record.applied is None
         if record.pod is None:  # deleted meanwhile; one more turn lets go of it
             record.again = True
@@ -232,8 +228,6 @@ class Reconciler:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
             self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
         self._tell_of_change(record)
-        if done.disturbed:
-            self._rules_changed(record.uid)
 
     def _tell_of_change(self, record: NodePod) -> None:
         """Of annotations of a captured pod that were changed, once for each change."""

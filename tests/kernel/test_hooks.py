@@ -14,7 +14,7 @@ from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure, NotAsWritten
 from cni_agent.kernel.inside import Inside
 from cni_agent.kernel.netlink import Channel
-from cni_agent.node.drift import Notices
+from cni_agent.kernel.notices import Notices
 from tests.kernel.lab import CLIENT, FAMILIES, OUTSIDE, POD, Lab, shared_backend
 from tests.kernel.landings import Shot, Wire
 from tests.kernel.tools import everything, sh
@@ -57,7 +57,9 @@ class Scene(NamedTuple):
     def apply(self) -> str:
         """It is one transaction that mends it: the kernel announces each."""
         program = shared_backend(self.name)
-        notices = Notices(self.lab.netns["pod"])
+        notices = Notices()
+        with Inside(self.lab.netns["pod"], notices) as inside:
+            inside.looking()
         try:
             outcome = program.apply(self.lab.netns["pod"], program.ruleset(CAPTURE))
             assert notices.transactions() == (outcome != "unchanged")

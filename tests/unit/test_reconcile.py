@@ -4,8 +4,9 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from cni_agent.backends import Backend
 from cni_agent.kernel.differences import Difference
 from cni_agent.kernel.failure import Failure, KernelRefused
 from cni_agent.kernel.netns import Identity
-from cni_agent.node import patience
+from cni_agent.node import patience, programming
 from cni_agent.node.drift import Mode
 from cni_agent.node.nodepod import NodePod
 from cni_agent.node.outcome import Outcome, Verdict
@@ -46,6 +47,12 @@ class FakeNetns:
         self.closed += 1
 
 
+@contextmanager
+def entered(netns: FakeNetns, notices: None) -> Iterator[FakeNetns]:
+    """Stands for `Inside`."""
+    yield netns
+
+
 class World:
     """Everything around a reconciler. It is the backend, the prover, the whereabouts and the listener at once."""
 
@@ -75,8 +82,8 @@ class World:
     def ruleset(self, capture: Any) -> Any:
         return capture
 
-    def apply(self, netns: Any, ruleset: Any) -> str:
-        inode = netns.identity.inode
+    def apply(self, where: Any, ruleset: Any) -> str:
+        inode = where.identity.inode
         with self.lock:
             self.working.append(inode)
             self.most_at_once[inode] = max(self.most_at_once.get(inode, 0), self.working.count(inode))
@@ -92,11 +99,11 @@ class World:
             with self.lock:
                 self.working.remove(inode)
 
-    def check(self, netns: Any, ruleset: Any) -> tuple[Difference, ...]:
-        return () if self.held.get(netns.identity.inode) == ruleset else (Difference("missing", "nat", "rules"),)
+    def check(self, where: Any, ruleset: Any) -> tuple[Difference, ...]:
+        return () if self.held.get(where.identity.inode) == ruleset else (Difference("missing", "nat", "rules"),)
 
-    def holds(self, netns: Any) -> bool:
-        return netns.identity.inode in self.held
+    def holds(self, where: Any) -> bool:
+        return where.identity.inode in self.held
 
     # whereabouts, and the sandboxes behind them
     @property
@@ -135,8 +142,8 @@ class World:
         seen = self.beside.get(uid, ()) if uid in self.refuse else pids
         return namespace.inode in seen
 
-    def addresses(self, netns: Any) -> list[str]:
-        return self.addresses_of.get(netns.identity.inode, ["10.0.0.1"])
+    def addresses(self, where: Any) -> list[str]:
+        return self.addresses_of.get(where.identity.inode, ["10.0.0.1"])
 
     def check_address(self, netns: Any, reported: Collection[str], held: Collection[str]) -> None:
         Prover.check_address(cast(Prover, self), netns, reported, held)
@@ -164,7 +171,8 @@ def scenario(test: Test, drift: Mode = "off") -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
             world = World()
-            with ThreadPoolExecutor(4) as executor:
+            with ThreadPoolExecutor(4) as executor, pytest.MonkeyPatch.context() as patched:
+                patched.setattr(programming, "Inside", entered)
                 owners = Owners("/nonexistent", (), cast(Whereabouts, world), list)
                 reconciler = Reconciler(
                     backend=cast(Backend, world),
