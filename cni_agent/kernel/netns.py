@@ -42,8 +42,11 @@ class Identity(NamedTuple):
 class Netns:
     """An open network namespace that is not the node's. A context manager: leaving it closes the descriptor."""
 
-    def __init__(self, descriptor: int, name: str, hosts: Collection[Identity] = ()) -> None:
-        """Takes over `descriptor`, and closes it when refused. `hosts`: namespaces refused beside our own."""
+    def __init__(self, descriptor: int, name: str, hosts: Collection[Identity] | None = None) -> None:
+        """Takes over `descriptor`, and closes it when refused.
+
+        `hosts`: what is refused, by who knows it all along; else our own and that of process 1, as they are now.
+        """
         self.fd = descriptor
         self.name = name
         try:
@@ -54,7 +57,7 @@ class Netns:
             raise
 
     @classmethod
-    def open(cls, path: str, hosts: Collection[Identity] = ()) -> Self:
+    def open(cls, path: str, hosts: Collection[Identity] | None = None) -> Self:
         """Opens by path. Raises `Failure`."""
         try:
             # O_PATH first: opening a device or a FIFO for reading has effects of its own
@@ -223,7 +226,7 @@ def _enter(netns: Netns) -> None:
         )
 
 
-def _proven(descriptor: int, name: str, hosts: Collection[Identity]) -> Identity:
+def _proven(descriptor: int, name: str, hosts: Collection[Identity] | None) -> Identity:
     found = os.fstat(descriptor)
     try:
         kind = fcntl.ioctl(descriptor, NS_GET_NSTYPE) if stat.S_ISREG(found.st_mode) else 0
@@ -232,7 +235,7 @@ def _proven(descriptor: int, name: str, hosts: Collection[Identity]) -> Identity
     if kind != CLONE_NEWNET:
         raise _not_a_namespace(name)
     proven = Identity(found.st_dev, found.st_ino)
-    if proven.inode == INITIAL_INODE or proven in hosts or proven in _own_and_first():
+    if proven.inode == INITIAL_INODE or proven in (_own_and_first() if hosts is None else hosts):
         message = f"{shown(name)} is the network namespace of the node or of this program: refused"
         raise NetnsRefused("host-namespace", message)
     return proven

@@ -52,7 +52,6 @@ class Holding:
         replaced = record.netns is not None
         if replaced:
             self._sandbox_ended(record)
-        self._whereabouts.sandboxes.neglect(record.uid)
         record.netns, record.proven = netns, time.monotonic()
         self._owners.claim(netns.identity, record.uid)
         return replaced

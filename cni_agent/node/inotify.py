@@ -21,7 +21,7 @@ ONLYDIR: Final = 0x1000000
 ISDIR: Final = 0x40000000
 
 _HEADER: Final = struct.Struct("iIII")
-_BUFFER: Final = 256 * 1024
+_BUFFER: Final = 16 * 1024  # a hundred events or more; what is larger is mapped and unmapped for each read
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 

@@ -132,14 +132,16 @@ class Prover:
         before = _pod_in(text, process)
         if before != uid:
             raise Refused(Refusal.OTHER_CGROUP, f"process {process.pid} is in the cgroup of pod {before or '(none)'}")
-        seen = process.network()
-        if seen in known:
-            return None
-        if seen in self.protected:  # once more on the open descriptor below: this one only spares the opening
-            raise _host(process)
         descriptor = process.open_network()
+        status = os.fstat(descriptor)
+        seen = Identity(status.st_dev, status.st_ino)
+        if seen in known or seen in self.protected:
+            os.close(descriptor)
+            if seen in known:
+                return None
+            raise _host(process)
         try:
-            netns = Netns(descriptor, f"net:[{os.fstat(descriptor).st_ino}]", self.protected)
+            netns = Netns(descriptor, f"net:[{seen.inode}]", self.protected)
         except NetnsRefused:
             raise _host(process) from None
         try:
@@ -149,9 +151,6 @@ class Prover:
         except BaseException:
             netns.close()
             raise
-        if netns.identity in known:
-            netns.close()
-            return None
         return netns
 
     def _only_one(self, candidates: dict[Identity, Netns], reported: Collection[str]) -> Netns:

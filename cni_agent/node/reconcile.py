@@ -224,6 +224,8 @@ class Reconciler:
         if verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED):
             record.drifted(done.moment)
         self._settle(record, verdict, done.moment)
+        if first:
+            self._whereabouts.sandboxes.neglect(record.uid)
         if first and record.lacks_validation:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
             self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))

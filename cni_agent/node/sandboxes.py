@@ -88,7 +88,7 @@ class Sandboxes:
             self._attended.update(dict.fromkeys(watches, uid))
 
     def neglect(self, uid: str) -> None:
-        """The pod's namespace is found, or its containers are gone."""
+        """The pod is captured, or its containers are gone."""
         for watches in self._attending.pop(uid, {}).values():
             for watch in watches:
                 if self._attended.pop(watch, None) is not None:
