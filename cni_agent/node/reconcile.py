@@ -60,7 +60,7 @@ class Reconciler:
         self._holding = Holding(whereabouts, prover, owners)
         self._preparing = preparing
         self._executor = executor
-        self._told = told
+        self._listener = told
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -110,6 +110,7 @@ class Reconciler:
             if record.timer is not None:
                 record.timer.cancel()
             record.release()
+        await asyncio.sleep(0)  # until the last is told
 
     def _turn(self, record: NodePod) -> None:
         if self._closed:
@@ -225,10 +226,10 @@ class Reconciler:
             record.drifted(done.moment)
         self._settle(record, verdict, done.moment)
         if first:
-            self._whereabouts.sandboxes.neglect(record.uid)
+            self._loop.call_soon(self._whereabouts.sandboxes.neglect, record.uid)
         if first and record.lacks_validation:
             sentence = "it has no istio-validation container: its application does not wait until it is captured"
-            self._told(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
+            self._tell(record, Verdict(Outcome.VALIDATION_MISSING, "stripped", sentence))
         self._tell_of_change(record)
 
     def _tell_of_change(self, record: NodePod) -> None:
@@ -237,7 +238,7 @@ class Reconciler:
             return
         record.told_ignored = record.ignored
         if record.ignored:
-            self._told(record, Verdict(Outcome.CHANGE_IGNORED, "annotations", record.ignored))
+            self._tell(record, Verdict(Outcome.CHANGE_IGNORED, "annotations", record.ignored))
 
     def _rules_changed(self, uid: str) -> None:
         """The kernel announced a change in the pod's namespace that was not ours."""
@@ -290,7 +291,11 @@ class Reconciler:
         if verdict.reason == _STARTING:
             return  # every pod is that for a few milliseconds
         if changed or verdict.outcome in (Outcome.REPAIRED, Outcome.DRIFTED, Outcome.UPDATED):
-            self._told(record, verdict)
+            self._tell(record, verdict)
+
+    def _tell(self, record: NodePod, verdict: Verdict) -> None:
+        """In a moment: of a burst of pods all are captured first, and told of then."""
+        self._loop.call_soon(self._listener, record, verdict)
 
 
 def _outcome(work: Callable[[], Programmed]) -> Programmed | Exception:
