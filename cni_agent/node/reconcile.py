@@ -3,7 +3,8 @@
 Level-based: a turn looks at everything anew and does what is missing, so a lost, doubled or late event costs time and
 never correctness. One turn per pod at a time, pods beside each other. Decisions and proofs are made on the event loop,
 where nothing else changes meanwhile; work in a namespace goes to a thread, with a descriptor that stays proven. Not so
-for a pod that starts: it is programmed on the spot, for to hand it to a thread and back would take as long again.
+for a pod that starts: it is programmed on the spot, for to hand it to a thread and back would take as long again. Where
+containers of the pod may run already, one of them could keep the kernel, and so the other pods, waiting.
 """
 
 import asyncio
@@ -178,7 +179,7 @@ class Reconciler:
             return _outcome(partial(job, minting=True))
 
         record.busy, record.again, record.compare = True, False, False
-        if record.seen is not None and record.applied is None:
+        if record.seen is not None and record.applied is None and self._whereabouts.alone(record.uid):
             done = _outcome(partial(job, minting=False))
             if not isinstance(done, Unready):
                 self._programmed(record, pod, done)
@@ -215,7 +216,7 @@ class Reconciler:
             return
         self._preparing.ipv6 = done.capture.ipv6
         record.applied, record.own_addresses = done.capture, done.own_addresses
-        record.fixed = record.fixed or replace(done.capture, ipv6=False)
+        record.fixed = record.fixed or (replace(done.capture, ipv6=False) if done.capture.ipv6 else done.capture)
         record.failures, record.starting, record.compared = 0, None, done.moment
         if first and record.seen is not None:
             record.milliseconds = (done.moment - record.seen) * 1000

@@ -30,6 +30,10 @@ class Whereabouts:
         """Whether the pod has a container on this node."""
         return bool(self.sandboxes.containers.get(uid)) or uid in self._scanned
 
+    def alone(self, uid: str) -> bool:
+        """Whether the pod has a sandbox and no other container: nobody's program runs in it yet."""
+        return len(self.sandboxes.containers.get(uid, ())) == 1
+
     def lives(self, uid: str, container_id: str) -> bool:
         """Whether a container of the pod has its cgroup. Of what only a scan has found nothing is known: it may."""
         known = self.sandboxes.containers.get(uid)

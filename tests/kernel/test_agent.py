@@ -345,6 +345,7 @@ def test_work_that_does_not_end_fails_the_health_check(cgroup: Node, tmp_path: P
         assert agent.page("/healthz") == "ok\n"
         sandbox = Sandbox(cgroup.kubepods)
         write_manifest(agent.pods, sandbox.manifest())
+        (sandbox.directory / "app").mkdir(parents=True)  # a container beside the sandbox, whose program may do anything
         sandbox.run()
         eventually(lambda: unhealthy(agent))
         eventually(lambda: not unhealthy(agent))

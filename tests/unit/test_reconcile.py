@@ -63,6 +63,7 @@ class World:
         self.refuse: dict[str, Refusal] = {}
         self.beside: dict[str, list[int]] = {}  # by uid: namespaces that a refusal says its processes are in
         self.failures: dict[int, list[Exception]] = {}  # by inode: what the next applications end with
+        self.company = False  # whether pods have containers beside their sandbox
         self.living: set[str] = set()  # ids of containers that have a cgroup
         self.held: dict[int, Any] = {}
         self.ready = False  # whether rules can be written without a program
@@ -118,6 +119,9 @@ class World:
 
     def present(self, uid: str) -> bool:
         return uid in self.inodes
+
+    def alone(self, uid: str) -> bool:
+        return not self.company
 
     def lives(self, uid: str, container_id: str) -> bool:
         return uid in self.inodes and container_id in self.living
@@ -247,14 +251,17 @@ async def test_rules_that_are_not_ready_hold_up_nobody(world: World, reconciler:
     await until(lambda: world.outcomes() == ["Captured"])
 
 
-@scenario
-async def test_a_pod_that_was_there_before_us_is_left_to_a_thread(world: World, reconciler: Reconciler) -> None:
-    world.ready = True
-    reconciler.pod_changed(pod())
-    world.inodes = {"a": 1}
-    reconciler.sandbox_changed("a", fresh=False)
-    assert reconciler.pods["a"].busy
-    await until(lambda: world.outcomes() == ["Captured"])
+@pytest.mark.parametrize(("fresh", "company"), [(False, False), (True, True)])
+def test_pods_whose_own_programs_may_run_are_left_to_a_thread(fresh: bool, company: bool) -> None:
+    async def test(world: World, reconciler: Reconciler) -> None:
+        world.ready, world.company = True, company
+        reconciler.pod_changed(pod())
+        world.inodes = {"a": 1}
+        reconciler.sandbox_changed("a", fresh=fresh)
+        assert reconciler.pods["a"].busy
+        await until(lambda: world.outcomes() == ["Captured"])
+
+    scenario(test)()
 
 
 @scenario

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cni_agent.node import inotify
+from cni_agent.node.processes import FromCgroups
 from cni_agent.node.sandboxes import Sandboxes, hierarchies
+from cni_agent.node.whereabouts import Whereabouts
 
 UID = "2c48913c-b29f-11e7-9350-020968147796"
 OTHER = "863b91d4-4b68-4efa-917f-4b560e3e86aa"
@@ -237,3 +239,16 @@ def test_hierarchies_from_mounts_and_from_a_folder(tmp_path: Path) -> None:
         (tmp_path / name / "cgroup.procs").touch()
     assert hierarchies(str(tmp_path), "") == [f"{tmp_path}/memory", f"{tmp_path}/cpu"]
     assert hierarchies(f"{tmp_path}/cpu/", "") == [f"{tmp_path}/cpu"]
+
+
+def test_a_sandbox_is_alone_until_there_is_another_container(tmp_path: Path, watch: type[Watched]) -> None:
+    directory = tmp_path / "kubepods" / f"pod{UID}"
+    directory.mkdir(parents=True)
+    watched = watch(tmp_path)
+    where = Whereabouts("/proc", watched.sandboxes, FromCgroups())
+    alone = [where.alone(UID)]
+    for name in ("sandbox", "init"):
+        (directory / name).mkdir()
+        watched.read()
+        alone.append(where.alone(UID))
+    assert alone == [False, True, False]
