@@ -4,6 +4,7 @@ import functools
 import ipaddress
 from collections.abc import Iterable
 
+_BYTES = frozenset(map(str, range(256)))
 _ASIDE = ("127.", "169.254.", "224.0.0.")  # loopback, link-local, and multicast on the link
 _LINK_LOCAL_MULTICAST = ipaddress.IPv6Network("ff02::/16")
 
@@ -29,9 +30,10 @@ def has_ipv6(addresses: Iterable[str], *, dual_stack: bool) -> bool:
 @functools.lru_cache(256)  # every pod has the same loopback addresses
 def _version(text: str) -> int | None:
     """4 or 6 for an address that others can reach, None for any other."""
-    if ":" not in text:
-        ipaddress.IPv4Address(text)
-        return None if text.startswith(_ASIDE) else 4  # every pod that starts waits for this: prefixes are quick
+    if ":" not in text:  # every pod that starts waits for this, and its address is new: ipaddress takes its time
+        if len(parts := text.split(".")) != 4 or not all(part in _BYTES for part in parts):
+            raise ValueError(f"not an IP address: {text}")
+        return None if text.startswith(_ASIDE) else 4
     address = ipaddress.IPv6Address(text.partition("%")[0])
     if address.ipv4_mapped:
         return _version(str(address.ipv4_mapped))

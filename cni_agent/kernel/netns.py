@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import stat
 import threading
@@ -261,7 +262,13 @@ def _is_foreign(descriptor: int) -> bool:
         found = os.fstat(owner)
     finally:
         os.close(owner)
-    return Identity(found.st_dev, found.st_ino) != identity("/proc/self/ns/user")
+    return Identity(found.st_dev, found.st_ino) != _own_users(os.getpid())
+
+
+@functools.lru_cache(1)
+def _own_users(process: int) -> Identity:
+    """The user namespace that this program lives in, for as long as it does."""
+    return identity("/proc/self/ns/user")
 
 
 def _not_a_namespace(name: str) -> NetnsRefused:

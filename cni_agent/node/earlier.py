@@ -21,6 +21,8 @@ class Earlier:
 
     def but(self, lives: Callable[[str], bool]) -> "Earlier":
         """Without containers that have a cgroup after all: what was told is of the present sandbox, then."""
+        if not self.containers:
+            return self
         living = frozenset(filter(lives, self.containers))
         return Earlier(self.containers - living) if living else self
 
