@@ -23,7 +23,7 @@ from typing import Any
 
 from cni_agent.backends import Backend, backend
 from cni_agent.backends.iptables_nft import IptablesNft
-from cni_agent.kernel.inside import NETLINK_NETFILTER
+from cni_agent.kernel.netlink import NETLINK_NETFILTER
 from cni_agent.kernel.netns import Netns
 from cni_agent.kernel.own_thread import in_own_thread
 from cni_agent.nft import nft_text
