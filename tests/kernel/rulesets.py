@@ -3,6 +3,7 @@
 import subprocess
 
 from cni_agent.kernel.netns import Netns
+from tests.kernel.sandbox import Sandbox
 
 
 def rules(netns: Netns | None = None, *options: str) -> str:
@@ -17,3 +18,8 @@ def rules(netns: Netns | None = None, *options: str) -> str:
 def handles(netns: Netns) -> str:
     """With the numbers that the kernel gave them: equal means that nothing was written anew."""
     return rules(netns, "-a")
+
+
+def chains(sandbox: Sandbox) -> int:
+    """How many chains of ours a pod has."""
+    return rules(sandbox.netns).count("chain ISTIO_")

@@ -1,24 +1,18 @@
 """The agent on a node of real cgroups, namespaces and processes, its pods from a folder."""
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cni_agent.node import status
-from tests.kernel.rulesets import handles, rules
+from tests.kernel.rulesets import chains, handles, rules
 from tests.kernel.running_agent import RunningAgent, in_namespace, run
-from tests.kernel.sandbox import DRIVERS, Node, Sandbox, eventually, in_node, node, write_manifest
+from tests.kernel.sandbox import Node, Sandbox, eventually, in_node, write_manifest
 
 pytestmark = pytest.mark.kernel
-
-
-def chains(sandbox: Sandbox) -> int:
-    return rules(sandbox.netns).count("chain ISTIO_")
 
 
 @in_node
@@ -146,67 +140,6 @@ def test_a_pod_that_ran_before_the_agent_is_captured_in_place_and_told(cgroup: N
 
 
 @in_node
-def test_before_app_waits_for_the_applications_init_containers(cgroup: Node, tmp_path: Path) -> None:
-    def pod(*statuses: dict[str, object]) -> dict[str, object]:
-        return sandbox.manifest(
-            metadata={"annotations": {"sidecar.istio.io/status": "{}", "initless.io/capture": "before-app"}},
-            spec={"initContainers": [{"name": "migrate"}, {"name": "istio-validation"}]},
-            status={"initContainerStatuses": list(statuses)},
-        )
-
-    with RunningAgent(cgroup, tmp_path) as agent:
-        sandbox = Sandbox(cgroup.kubepods)
-        write_manifest(agent.pods, pod({"name": "migrate", "state": {"running": {}}}))
-        sandbox.run()
-        eventually(lambda: agent.state(sandbox.uid) == "WaitingForInit")
-        eventually(sandbox.in_namespace)
-        assert rules(sandbox.netns) == ""
-        write_manifest(agent.pods, pod({"name": "migrate", "state": {"terminated": {"exitCode": 0}}}))
-        eventually(lambda: agent.state(sandbox.uid) == "Captured")
-        assert chains(sandbox) > 3
-
-
-@in_node
-def test_before_app_waits_again_in_a_new_sandbox(cgroup: Node, tmp_path: Path) -> None:
-    """The API tells of the old one: all its init containers have ended, and the pod runs."""
-
-    def pod(migrate: dict[str, object]) -> dict[str, object]:
-        ended = {"terminated": {"exitCode": 0}}
-        runs = {"name": "app", "state": {"running": {}}, "containerID": f"containerd://{first.container.name}"}
-        validated = {"name": "istio-validation", "state": ended, "containerID": f"containerd://{'b' * 64}"}
-        return first.manifest(
-            metadata={"annotations": {"sidecar.istio.io/status": "{}", "initless.io/capture": "before-app"}},
-            spec={"initContainers": [{"name": "migrate"}, {"name": "istio-validation"}]},
-            status={
-                "phase": "Running",
-                "initContainerStatuses": [{"name": "migrate", **migrate}, validated],
-                "containerStatuses": [runs],
-            },
-        )
-
-    old = {"state": {"terminated": {"exitCode": 0}}, "containerID": f"containerd://{'a' * 64}"}
-    agent = RunningAgent(cgroup, tmp_path)
-    first = Sandbox(cgroup.kubepods)
-    with agent:
-        write_manifest(agent.pods, pod(old))
-        first.run()
-        eventually(lambda: agent.state(first.uid).startswith("Captured"))
-        first.stop()
-        eventually(lambda: agent.state(first.uid) == "WaitingForSandbox")
-        second = Sandbox(cgroup.kubepods, uid=first.uid)
-        second.run()
-        eventually(lambda: agent.state(first.uid) == "WaitingForInit")
-        eventually(second.in_namespace)
-    with agent:  # it is the same for an agent that was not there
-        eventually(lambda: agent.state(first.uid) == "WaitingForInit")
-        assert rules(second.netns) == ""
-        new = {"state": {"terminated": {"exitCode": 0}}, "containerID": f"containerd://{'c' * 64}"}
-        write_manifest(agent.pods, pod(new))
-        eventually(lambda: agent.state(first.uid) == "Captured")
-        assert chains(second) > 3
-
-
-@in_node
 def test_a_pod_without_validation_raises_an_alarm(cgroup: Node, tmp_path: Path) -> None:
     with RunningAgent(cgroup, tmp_path) as agent:
         sandbox = Sandbox(cgroup.kubepods)
@@ -258,182 +191,6 @@ def test_annotations_changed_on_a_captured_pod_have_no_effect_and_are_told(cgrou
 
 
 @in_node
-def test_a_sandbox_that_is_made_anew_is_captured_anew(cgroup: Node, tmp_path: Path) -> None:
-    with RunningAgent(cgroup, tmp_path) as agent:
-        first = Sandbox(cgroup.kubepods)
-        run(first, agent)
-        first.stop()
-        second = Sandbox(cgroup.kubepods, uid=first.uid)
-        second.run()
-        eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
-        eventually(lambda: agent.state(first.uid) == "Captured")
-        assert chains(second) > 3
-
-
-@in_node
-def test_a_sandbox_replaced_while_its_pod_lives_on(cgroup: Node, tmp_path: Path) -> None:
-    """The old one ends when the new one's process is still in the node's namespace; no event tells when it leaves."""
-    with RunningAgent(cgroup, tmp_path) as agent:
-        first = Sandbox(cgroup.kubepods)
-        run(first, agent)
-        second = Sandbox(cgroup.kubepods, uid=first.uid)
-        second.make_container()
-        second.start(host_seconds=0.5)
-        for pid in first.processes:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        eventually(lambda: _gone(first.container))
-        eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
-        eventually(lambda: agent.state(first.uid) == "Captured")
-        assert chains(second) > 3
-
-
-@in_node
-def test_a_new_sandbox_is_not_blamed_for_the_old_ones_address(cgroup: Node, tmp_path: Path) -> None:
-    """The kubelet reports the new address seconds later."""
-    with RunningAgent(cgroup, tmp_path) as agent:
-        first = Sandbox(cgroup.kubepods, "10.9.0.7")
-        write_manifest(agent.pods, first.manifest(status={"podIPs": [{"ip": "10.9.0.7"}]}))
-        first.run()
-        eventually(lambda: agent.state(first.uid) == "Captured")
-        second = Sandbox(cgroup.kubepods, "10.9.0.8", uid=first.uid)
-        first.stop()
-        second.run()
-        eventually(lambda: agent.snapshot()[first.uid]["netns"] == second.netns.identity.inode)
-        eventually(lambda: agent.state(first.uid) == "Captured")
-        third = Sandbox(cgroup.kubepods, "10.9.0.9", uid=first.uid)  # never a moment without one
-        third.make_container()
-        third.start()
-        eventually(third.in_namespace)
-        for pid in second.processes:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        eventually(lambda: _gone(second.container))
-        eventually(lambda: agent.snapshot()[first.uid]["netns"] == third.netns.identity.inode)
-        write_manifest(agent.pods, first.manifest(status={"podIPs": [{"ip": "10.9.0.9"}]}))
-        eventually(lambda: agent.state(first.uid) == "Captured")
-        assert chains(second) > 3 and chains(third) > 3
-        assert not agent.said("Refused")
-        write_manifest(agent.pods, first.manifest(status={"podIPs": [{"ip": "10.9.0.1"}]}))
-        eventually(lambda: agent.state(first.uid) == "Refused")
-
-
-def _gone(directory: Path) -> bool:
-    try:
-        directory.rmdir()
-    except OSError:
-        return not directory.exists()
-    return True
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-@in_node
-def test_drivers_and_runtimes(cgroups: Node, tmp_path: Path, driver: str) -> None:
-    with RunningAgent(cgroups, tmp_path) as agent:
-        run(Sandbox(cgroups.kubepods, driver=driver), agent)
-
-
-@in_node
-def test_work_that_does_not_end_fails_the_health_check(cgroup: Node, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import time\n"
-        "from cni_agent.node import agent, programming\n"
-        "agent._STUCK_SECONDS = 0.5\n"
-        "programming.has_ipv6 = lambda *_, **__: time.sleep(3)\n"
-    )
-    with RunningAgent(cgroup, tmp_path, environment={"PYTHONPATH": str(tmp_path)}) as agent:
-        assert agent.page("/healthz") == "ok\n"
-        sandbox = Sandbox(cgroup.kubepods)
-        write_manifest(agent.pods, sandbox.manifest())
-        (sandbox.directory / "app").mkdir(parents=True)  # a container beside the sandbox, whose program may do anything
-        sandbox.run()
-        eventually(lambda: unhealthy(agent))
-        eventually(lambda: not unhealthy(agent))
-
-
-@in_node
-def test_rules_being_written_for_other_pods_do_not_delay_a_pod_whose_rules_are_known(
-    cgroup: Node, tmp_path: Path
-) -> None:
-    """Ten pods with annotations of their own, and a tool that takes its time for each of them."""
-    done = tmp_path / "done"
-    (tmp_path / "bin").mkdir()
-    tool = tmp_path / "bin" / "iptables-nft-restore"
-    tool.write_text(
-        "#!/bin/sh\ntext=$(cat)\n"
-        f"case $text in *4000*) sleep 1; echo >> {done};; esac\n"
-        'printf "%s\\n" "$text" | exec /usr/sbin/iptables-nft-restore "$@"\n'
-    )
-    tool.chmod(0o755)
-    with RunningAgent(cgroup, tmp_path, environment={"PATH": f"{tool.parent}:{os.environ['PATH']}"}) as agent:
-        for number in range(10):
-            own = {"sidecar.istio.io/status": "{}", "traffic.sidecar.istio.io/excludeOutboundPorts": f"4000{number}"}
-            write_manifest(agent.pods, Sandbox(cgroup.kubepods).manifest(metadata={"annotations": own}))
-        eventually(lambda: len(agent.snapshot()) == 10)
-        run(Sandbox(cgroup.kubepods), agent)
-        assert not done.exists() or len(done.read_text()) < 5
-
-
-def unhealthy(agent: RunningAgent) -> bool:
-    try:
-        return agent.page("/healthz") != "ok\n"
-    except OSError as error:
-        return "503" in str(error)
-
-
-@in_node
-def test_a_pid_namespace_of_its_own_without_the_hosts_proc_is_told(cgroup: Node, tmp_path: Path) -> None:
-    agent = RunningAgent(cgroup, tmp_path)
-    agent.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    agent.start(wait=False)
-    eventually(lambda: any("hostPID" in reason for reason in agent.not_ready()))
-
-
-@in_node
-def test_a_kubelet_with_its_own_cgroup_root(tmp_path: Path, nested: Node) -> None:
-    with RunningAgent(nested, tmp_path) as agent:
-        assert agent.said("watching")[0]["kubepods"] == [str(nested.kubepods)]
-        run(Sandbox(nested.kubepods), agent)
-
-
-@pytest.fixture
-def nested() -> Iterator[Node]:
-    with node("v1", kubelet_root="kc") as made:
-        yield made
-
-
-@in_node
-def test_a_mounted_host_proc_serves_an_agent_with_a_pid_namespace_of_its_own(cgroups: Node, tmp_path: Path) -> None:
-    host_proc = tmp_path / "host-proc"
-    host_proc.mkdir()
-    subprocess.run(["mount", "--bind", "/proc", str(host_proc)], check=True)
-    agent = RunningAgent(cgroups, tmp_path, "--host-proc", str(host_proc))
-    agent.prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    agent.start()
-    assert "of its own" in agent.said("finding processes")[0]["how"]
-    for number in range(1, 4):
-        sandbox = Sandbox(cgroups.kubepods, f"10.9.0.{number}")
-        write_manifest(agent.pods, sandbox.manifest())
-        sandbox.make_pod()
-        sandbox.make_container()
-        sandbox.start(host_seconds=0.01)
-        eventually(lambda found=sandbox: agent.state(found.uid) == "Captured")
-    assert rules() == ""
-
-
-@in_node
-def test_what_events_missed_a_scan_finds(cgroup: Node, tmp_path: Path) -> None:
-    """A pod whose cgroup is where nobody looks: beside the tree that was found."""
-    with RunningAgent(cgroup, tmp_path) as agent:
-        sandbox = Sandbox(cgroup.root / "elsewhere")
-        write_manifest(agent.pods, sandbox.manifest())
-        sandbox.run()
-        eventually(lambda: agent.state(sandbox.uid) == "Captured", 40)
-        assert "initless_scan_found_pods_total 1.0" in agent.page("/metrics")
-        assert agent.said("found by a scan of /proc, not by events")
-
-
-@in_node
 def test_sigterm_leaves_pods_as_they_are(cgroup: Node, tmp_path: Path) -> None:
     agent = RunningAgent(cgroup, tmp_path)
     sandbox = Sandbox(cgroup.kubepods)
@@ -477,33 +234,6 @@ def test_seen_from_outside(cgroup: Node, tmp_path: Path) -> None:
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert f"shop/app-{sandbox.uid[:8]}" in shown and "Captured" in shown
         assert refused_as_nobody(agent.socket)
-
-
-@in_node
-def test_not_ready_says_why(cgroup: Node, tmp_path: Path) -> None:
-    cgroup.kubepods.rmdir()
-    agent = RunningAgent(cgroup, tmp_path)
-    agent.start(wait=False)
-    eventually(lambda: agent.said("watching"))
-    with pytest.raises(OSError, match="503"):
-        agent.page("/readyz")
-    cgroup.kubepods.mkdir()
-    eventually(agent.ready)
-    assert agent.stop() == 0
-
-
-@in_node
-def test_bad_settings_are_named(cgroup: Node, tmp_path: Path) -> None:
-    agent = RunningAgent(cgroup, tmp_path)
-    for options, named in (
-        (["--metrics-address", "x"], "--metrics-address"),
-        (["--backend", "ebpf"], "--backend"),
-        (["--pods-from", str(tmp_path / "absent")], "absent"),
-    ):
-        done = subprocess.run([*agent.command, *options], capture_output=True, text=True, check=False, timeout=20)
-        assert done.returncode in (1, 2)
-        assert named in done.stderr
-        assert "Traceback" not in done.stderr
 
 
 @in_node
