@@ -33,6 +33,11 @@ def pids(sandbox: Sandbox) -> list[int]:
     return FromCgroups().of_pod(sandbox.uid, [str(sandbox.container)])
 
 
+def inodes(sandbox: Sandbox) -> set[int]:
+    """Of the namespaces that its processes are in."""
+    return {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in pids(sandbox)}
+
+
 def refusal(check: Prover, sandbox: Sandbox, reported: Collection[str] = ()) -> Refusal:
     with pytest.raises(Refused) as refused:
         check.prove(sandbox.uid, pids(sandbox), reported).close()
@@ -61,7 +66,7 @@ def test_two_namespaces_need_the_pods_address_to_be_told_apart(cgroups: Node) ->
     sandbox, other = Sandbox(cgroups.kubepods), Sandbox(cgroups.kubepods, "10.9.0.2")
     sandbox.run()
     sandbox.start(other=other)
-    eventually(lambda: len({os.stat(f"/proc/{pid}/ns/net").st_ino for pid in pids(sandbox)}) == 2)
+    eventually(lambda: inodes(sandbox) == {sandbox.netns.identity.inode, other.netns.identity.inode})
     assert refusal(prover(), sandbox) == Refusal.TWO_NAMESPACES
     held = {sandbox.netns.identity: ["10.9.0.1"], other.netns.identity: ["10.9.0.2"]}
     check = Prover("/proc", {netns_module.host_identity()}, lambda _: None, lambda found: held[found.identity])
@@ -195,7 +200,7 @@ def test_no_descriptor_is_left_open(cgroups: Node) -> None:
     other.run()
     sandbox.start(other=other)
     sandbox.start(stay_in_host=True)
-    eventually(lambda: len(pids(sandbox)) == 3)
+    eventually(lambda: len(inodes(sandbox)) == 3 and inodes(other) == {other.netns.identity.inode})
     before = len(list(Path("/proc/self/fd").iterdir()))
     for check in (prover(), prover({sandbox.netns.identity: "x"}), prover(addresses=["10.9.0.1"])):
         for reported in ([], ["10.9.0.1"]):
