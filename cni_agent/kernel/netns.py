@@ -156,6 +156,11 @@ def host_identity(proc: str = "/proc") -> Identity:
         raise NetnsRefused("host-unknown", message) from None
 
 
+def never_a_pods(proc: str = "/proc") -> frozenset[Identity]:
+    """The node's namespace and the one that this program lives in. Raises `NetnsRefused` when they cannot be known."""
+    return frozenset({host_identity(proc), identity("/proc/self/ns/net")})
+
+
 class _Doorway:
     """The one thread that goes into namespaces and comes back. Made anew when it could not come back."""
 

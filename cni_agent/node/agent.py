@@ -16,7 +16,7 @@ from cni_agent import __version__
 from cni_agent.backends import Backend
 from cni_agent.kernel import namespace_addresses
 from cni_agent.kernel.failure import Failure
-from cni_agent.kernel.netns import host_identity, identity
+from cni_agent.kernel.netns import never_a_pods
 from cni_agent.node import processes, status, upkeep
 from cni_agent.node.health import Answer, Health, verdict
 from cni_agent.node.metrics import Metrics
@@ -59,7 +59,7 @@ class Agent:
         roots = hierarchies(settings.cgroup_root, Path("/proc/self/mountinfo").read_text())
         self._sandboxes = Sandboxes(roots, self._sandbox_changed, self._metrics.overflows.inc)
         self._whereabouts = Whereabouts(settings.host_proc, self._sandboxes, self._finder)
-        protected = {host_identity(settings.host_proc), identity("/proc/self/ns/net")}
+        protected = never_a_pods(settings.host_proc)
         owners = Owners(settings.host_proc, protected, self._whereabouts, self._outside)
         self._preparing = Preparing(backend, self._preparers)
         self._reconciler = Reconciler(

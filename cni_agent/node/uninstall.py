@@ -13,7 +13,7 @@ from cni_agent.decision import NotCaptured
 from cni_agent.invalid import Invalid
 from cni_agent.kernel.failure import Failure
 from cni_agent.kernel.namespace_addresses import addresses
-from cni_agent.kernel.netns import host_identity, identity
+from cni_agent.kernel.netns import never_a_pods
 from cni_agent.node import processes
 from cni_agent.node.admitted import decide_as_admitted
 from cni_agent.node.proof import Prover, Refusal, Refused
@@ -37,8 +37,7 @@ def remove_all(backend: Backend, pods: Iterable[PodView], proc: str = "/proc") -
     for uid, pid in processes.by_pod(proc, processes.pids(proc)):
         if uid in ours:
             found.setdefault(uid, []).append(pid)
-    protected = {host_identity(proc), identity("/proc/self/ns/net")}
-    prover = Prover(proc, protected, lambda _: None, addresses)
+    prover = Prover(proc, never_a_pods(proc), lambda _: None, addresses)
     for uid, pod in ours.items():
         yield _remove(backend, prover, pod, found.get(uid, ()))
 

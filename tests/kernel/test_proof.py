@@ -337,7 +337,10 @@ def test_ten_thousand_interleavings_never_prove_the_host_or_a_stranger(cgroups: 
         assert [port for port in ports.values() if str(port) in rules(pod.netns)] == [ports[pod.uid]]
 
 
-def test_the_machines_own_namespace_cannot_be_held() -> None:
+@in_node
+def test_the_nodes_own_namespace_cannot_be_held() -> None:
     """The last line of defence, below all proofs: the type that every backend takes refuses it."""
-    with pytest.raises(netns_module.NetnsRefused):
-        Netns(os.open("/proc/self/ns/net", os.O_RDONLY), "own")
+    for path in ("/proc/self/ns/net", "/proc/1/ns/net"):
+        for known in (None, netns_module.never_a_pods()):
+            with pytest.raises(netns_module.NetnsRefused):
+                Netns(os.open(path, os.O_RDONLY), "own", known)
