@@ -3,6 +3,7 @@
 The order of a merged list is part of the contract (apimachinery strategicpatch: mergeSortedSlice), see `interleaved`.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -105,14 +106,30 @@ def _merged_list(base: list[Any], overlay: list[Any], key: str) -> list[Any]:
     dropped = {_key(item, key) for item in overlay if item.get(DIRECTIVE) == "delete"}
     base = [item for item in base if _key(item, key) not in dropped]
     overlay = [item for item in overlay if item.get(DIRECTIVE) != "delete"]
-    before: dict[Hashable, Any] = {_key(item, key): item for item in reversed(base)}
+    were = [_key(item, key) for item in base]
+    names = [_key(item, key) for item in overlay]
+    if len(set(were)) < len(were):
+        were, names = _apart(were, names)
+    before: dict[Hashable, Any] = dict(zip(were, base, strict=True))
     after: dict[Hashable, Any] = {}
-    for item in overlay:
-        name = _key(item, key)
+    for name, item in zip(names, overlay, strict=True):
         old = after.get(name, before.get(name))
         after[name] = without_nulls(item) if old is None else merged(old, item)
-    order = interleaved([_key(item, key) for item in base], [_key(item, key) for item in overlay])
-    return [after[_key(overlay[index], key)] if added else base[index] for added, index in order]
+    return [after[names[index]] if added else base[index] for added, index in interleaved(were, names)]
+
+
+def _apart(base: list[Hashable], overlay: list[Hashable]) -> tuple[list[Hashable], list[Hashable]]:
+    """Keys of a base that has some of them twice (53/TCP and 53/UDP), numbered: the second of an overlay is put on the
+    second there. The library puts both on the first, and so loses what that was."""
+    counts = Counter(base)
+    seen: Counter[Hashable] = Counter()
+    mine: Counter[Hashable] = Counter()
+
+    def numbered(key: Hashable, among: Counter[Hashable]) -> Hashable:
+        among[key] += 1
+        return key, min(among[key], counts[key])
+
+    return [numbered(key, seen) for key in base], [numbered(key, mine) for key in overlay]
 
 
 def _key(item: Mapping[str, Any], key: str) -> Hashable:
