@@ -40,11 +40,12 @@ def parse(dump: bytes) -> list[str]:
         if kind != RTM_NEWADDR:
             continue
         family = _IFADDRMSG.unpack_from(dump, start + HEADER.size)[0]
-        held = {
-            span.kind: dump[span.start : span.end]
-            for span in attributes(dump, start + HEADER.size + _IFADDRMSG.size, end)
-        }
-        packed = held.get(IFA_LOCAL) or held.get(IFA_ADDRESS)
+        packed = b""
+        for span in attributes(dump, start + HEADER.size + _IFADDRMSG.size, end):
+            if span.kind == IFA_LOCAL or (span.kind == IFA_ADDRESS and not packed):
+                packed = dump[span.start : span.end]
+            if span.kind == IFA_LOCAL:
+                break
         if packed:
             found.append(socket.inet_ntop(family, packed))
     return found
