@@ -4,9 +4,8 @@ import socket
 import struct
 from typing import Final
 
-from cni_agent.kernel.failure import KernelRefused
-from cni_agent.kernel.inside import Inside
-from cni_agent.kernel.netlink import HEADER, Channel, attributes, messages
+from cni_agent.kernel.inside import Inside, entered
+from cni_agent.kernel.netlink import HEADER, attributes, messages
 from cni_agent.kernel.netns import Netns
 
 RTM_GETADDR: Final = 22
@@ -19,18 +18,8 @@ _EVERY: Final = _IFADDRMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
 
 def addresses(where: Netns | Inside) -> list[str]:
     """All of them, loopback included. Raises `KernelRefused`."""
-    if isinstance(where, Inside):
-        return parse(where.routes.dump(RTM_GETADDR, _EVERY))
-    try:
-        opened = where.open_inside(
-            lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        )
-    except OSError as error:
-        raise KernelRefused(
-            "no-socket", f"cannot open a socket in {where.name}: {error.strerror}", error.errno or 0
-        ) from None
-    with opened:
-        return parse(Channel(opened).dump(RTM_GETADDR, _EVERY))
+    with entered(where) as inside:
+        return parse(inside.routes.dump(RTM_GETADDR, _EVERY))
 
 
 def parse(dump: bytes) -> list[str]:

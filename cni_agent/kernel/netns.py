@@ -141,9 +141,9 @@ class Netns:
         self.close()
 
 
-def identity(path: str) -> Identity:
-    """The identity of the namespace behind a path."""
-    found = os.stat(path)
+def identity(where: str | int) -> Identity:
+    """The identity of the namespace behind a path, or of an open one."""
+    found = os.stat(where)
     return Identity(found.st_dev, found.st_ino)
 
 
@@ -264,10 +264,9 @@ def _is_foreign(descriptor: int) -> bool:
             return False
         raise Failure("system", f"cannot tell whose network namespace it is: {error.strerror}") from None
     try:
-        found = os.fstat(owner)
+        return identity(owner) != _own_users(os.getpid())
     finally:
         os.close(owner)
-    return Identity(found.st_dev, found.st_ino) != _own_users(os.getpid())
 
 
 @functools.lru_cache(1)

@@ -8,13 +8,11 @@ from cni_agent.node.proof import STARTING, Refusal, Refused
 
 # A process leaves the node's namespace about a millisecond after it entered its container's cgroup, sometimes thirty;
 # nothing tells of it. The wait grows with the time waited, so that a look is never late by more than a quarter of it.
-# That a process enters is told by inotify; looks for it are for the case that it was not. They begin as often, for a
-# runtime puts the process there next, and whoever was at work a moment ago is twice as quick as who was asleep.
+# That a process enters is told by inotify; looks for it are for the case that it was not.
 _AT_ONCE: Final = 3  # looks; then a timer, which here is a millisecond late or more
 _FIRST_LOOK: Final = 0.0005
 _LOOKS_GROW: Final = 1.25
-_PROMPT_LOOKS: Final = 10  # some 17 ms of them
-_UNTOLD_GROW: Final = 4.0
+_UNTOLD_GROW: Final = 2.0
 _LONGEST_LOOK: Final = 10.0
 _STARTS: Final = 10.0  # seconds that a start may take
 _FIRST_RETRY: Final = 0.05
@@ -42,9 +40,8 @@ def wait(failure: Failure, failures: int) -> float:
     if is_starting(failure):
         if failures <= _AT_ONCE and failure.reason == Refusal.HOST_NAMESPACE:
             return 0.0  # once whatever else has happened is seen to
-        looks = min(failures - 1, 60)
-        untold = max(0, looks - _PROMPT_LOOKS) if failure.reason == Refusal.NO_PROCESS else 0
-        return float(min(_LONGEST_LOOK, _FIRST_LOOK * _LOOKS_GROW ** (looks - untold) * _UNTOLD_GROW**untold))
+        grow = _UNTOLD_GROW if failure.reason == Refusal.NO_PROCESS else _LOOKS_GROW
+        return float(min(_LONGEST_LOOK, _FIRST_LOOK * grow ** min(failures - 1, 60)))
     return float(min(_LONGEST_RETRY, _FIRST_RETRY * 2 ** min(failures - 1, 20)) * random.uniform(0.8, 1.2))
 
 

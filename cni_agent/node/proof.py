@@ -15,7 +15,7 @@ from typing import Final
 
 from cni_agent.kernel.failure import Failure, NetnsRefused
 from cni_agent.kernel.inside import Inside
-from cni_agent.kernel.netns import Identity, Netns
+from cni_agent.kernel.netns import Identity, Netns, identity
 from cni_agent.node import cgroup
 from cni_agent.node.processes import GONE, Process
 
@@ -133,8 +133,7 @@ class Prover:
         if before != uid:
             raise Refused(Refusal.OTHER_CGROUP, f"process {process.pid} is in the cgroup of pod {before or '(none)'}")
         descriptor = process.open_network()
-        status = os.fstat(descriptor)
-        seen = Identity(status.st_dev, status.st_ino)
+        seen = identity(descriptor)
         if seen in known or seen in self.protected:
             os.close(descriptor)
             if seen in known:

@@ -107,11 +107,11 @@ class Reconciler:
         self._closed = True
         while any(record.busy for record in self.pods.values()):
             await asyncio.sleep(0.001)
+        await asyncio.sleep(0)  # until the last is told of, with all that is known of it
         for record in self.pods.values():
             if record.timer is not None:
                 record.timer.cancel()
             record.release()
-        await asyncio.sleep(0)  # until the last is told
 
     def _turn(self, record: NodePod) -> None:
         if self._closed:
